@@ -13,9 +13,9 @@ import pyarrow as pa
 from millrace.engine.access.paths import Paths
 from millrace.engine.aggregate import AggregateSpec, PartialAggregation
 from millrace.engine.eager import EagerAggregation
+from millrace.engine.eddy.ingest import KeyRanges, Transfers
 from millrace.engine.eddy.operator import Operator, Step
 from millrace.engine.eddy.statistics import Statistics
-from millrace.engine.eddy.transfer import KeyRanges, Transfers
 from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.engine.peak import peak_memory
 from millrace.engine.plan.graph import QueryGraph
@@ -267,7 +267,7 @@ class Reduction:
 
     Every map task reads whole the small relations that have filters, and those that filters reach through
     these. ``scans`` has them by number, in the order to read them in. So filters travel along the join graph
-    (:mod:`millrace.engine.eddy.transfer`) before the exchange and not behind it. Reading a few megabytes
+    (:mod:`millrace.engine.eddy.ingest`) before the exchange and not behind it. Reading a few megabytes
     again in each task costs less than sending what they would drop.
     """
 

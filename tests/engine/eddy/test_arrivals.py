@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from millrace.engine.access.schedule import Schedule
+from millrace.engine.eddy.ingest import KeyRanges
 from millrace.engine.eddy.run import Run
-from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.figures import CellFigures
 from millrace.engine.plan.spec import JoinSpec, RelationSpec, Window
 from millrace.engine.spill.run_of import run_of as run_within

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.engine.eddy import transfer
+from millrace.engine.eddy import ingest
 from millrace.engine.eddy.run import Run
 from millrace.engine.plan.expressions import Exists, Not, Or
 from millrace.engine.plan.spec import RelationSpec
@@ -56,8 +56,8 @@ def test_a_filter_travels_along_the_joins(architecture: str) -> None:
 
 def test_a_filter_that_drops_little_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is tried on some tuples, and on as many again after a rest."""
-    monkeypatch.setattr(transfer, "_TRIAL", 100)
-    monkeypatch.setattr(transfer, "_REST", 3)
+    monkeypatch.setattr(ingest, "_TRIAL", 100)
+    monkeypatch.setattr(ingest, "_REST", 3)
     keys = {"a": [k for k in range(1000) if k % 50], "b": range(1000), "c": [*range(1000), 0]}
     tables = {alias: pa.table({"k": own}) for alias, own in keys.items()}
     case = block(tables, ["a.k = b.k", "b.k = c.k"], count_only=True)
@@ -65,7 +65,7 @@ def test_a_filter_that_drops_little_is_dropped(monkeypatch: pytest.MonkeyPatch) 
     assert rows == case.expected()
     # Two batches are a trial; then 300 tuples go by: twice more in a thousand.
     assert made(eddy)["Filter(a on b)"][0] == 300
-    monkeypatch.setattr(transfer, "_PASSING", 1.0)
+    monkeypatch.setattr(ingest, "_PASSING", 1.0)
     assert made(run(case, chunk=50)[1])["Filter(a on b)"] == (1000, 980)
 
 

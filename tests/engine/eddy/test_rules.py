@@ -25,8 +25,8 @@ from millrace.engine.access.paths import Paths
 from millrace.engine.eddy import decisions as routing
 from millrace.engine.eddy.constraints import Legality
 from millrace.engine.eddy.dataflow import EddyDataflow
+from millrace.engine.eddy.ingest import Transfer
 from millrace.engine.eddy.operator import Step
-from millrace.engine.eddy.transfer import Transfer
 from millrace.engine.operators import beside
 from millrace.engine.operators.beside import AskedRelation
 from millrace.engine.operators.outer import OuterProbe

@@ -13,11 +13,11 @@ from millrace.engine.access.arrivals import Arrivals, Watermark
 from millrace.engine.access.modules import IndexAM, is_index
 from millrace.engine.access.paths import Access, AccessMethods
 from millrace.engine.access.schedule import Schedule, Source
+from millrace.engine.eddy.ingest import KeyRanges
 from millrace.engine.eddy.operator import Operator, Step, Visit
 from millrace.engine.eddy.output import Output, Sink
 from millrace.engine.eddy.run_statistics import RunStatistics
 from millrace.engine.eddy.statistics import WarmStart
-from millrace.engine.eddy.transfer import KeyRanges
 from millrace.engine.operators.select import Filters, own_caller
 from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph

@@ -146,7 +146,8 @@ class EddyDataflow:
                 continue
             if batch is None:
                 self.stems[relation].complete = True
-                self._admission.ended(relation)
+                if self._admission.transfers is not None:
+                    self._admission.transfers.ended(relation)
             if not batch:  # an EOT, of the relation or of a binding
                 self._eddy.push(self.state.on_build(relation))
                 continue

@@ -121,7 +121,7 @@ class _Entry:
 class RoutingTable:
     """Maps signatures to operators.
 
-    ``entries`` are the decisions in force. The eddy sends a batch by one that is for all of it without asking.
+    ``entries`` are the decisions in force; by one that is for all of a batch the eddy sends it by itself.
 
     Args:
         longest: Tuples after which decisions are renewed, ``Options.reoptimize_every``. A decision that holds

@@ -1,26 +1,201 @@
-"""What base tuples meet before they are routed: filters by relations that have been read, and division."""
+"""What base tuples meet before they are routed: filters by relations that have been read, and division.
+
+**Transfer.** When every tuple of a relation has come, its SteM knows which keys have a match. Tuples of a
+relation that is read later and is tied to it by a join class meet that before they are built: what finds
+nothing can be part of no result. What is left of the later relation filters those that come after it, so that
+filters travel along the join graph (Yang, Zhao, Yu & Koutris 2024, "Predicate transfer"; Yannakakis 1981 for
+trees). State gets smaller, and no order of joins that follows makes tuples that die later on.
+
+A transfer is a semijoin that the answer does not need. It is tried on some tuples, and dropped where it lets
+nearly all of them pass; as data may change, it is tried again after a while. A hash decides: tuples that only
+seem to match are kept, and the join drops them.
+
+**Ranges.** Others that a relation is joined with need no tuple whose key lies outside of the range of its
+keys. Files tell the ranges of their row groups, and folders the values of partition columns, so what lies
+outside is not even read. Where a large table is in the order of its keys, as tables of events mostly are in
+that of their dates, a filter on a small one thus spares most of the reading.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.eddy.context import RunContext
-from millrace.engine.eddy.operator import Kind
-from millrace.engine.eddy.run_statistics import anywhere
-from millrace.engine.eddy.transfer import Transfers
+from millrace.engine.eddy.operator import Kind, Operator, Step, Visit
+from millrace.engine.eddy.statistics import Statistics
+from millrace.engine.figures import ModuleFigures
 from millrace.engine.operators.content import Divide
+from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Literal, Predicate
+from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.policies import Greedy, Policy
 from millrace.engine.stems.join_state import JoinState
+from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import RelationStore
-from millrace.engine.tuples.batch import Signature, TupleBatch
+from millrace.engine.tuples.batch import TupleBatch
+
+if TYPE_CHECKING:
+    from millrace.engine.eddy.context import RunContext
+
+_TRIAL = 4096
+"""Tuples after which it is asked whether a transfer pays."""
+
+_REST = 64
+"""Times as many tuples as a trial took, or more, after which a transfer that did not pay is tried again."""
+
+_PASSING = 0.9
+"""Share of the tuples up to which a transfer pays. To ask for a tuple costs about what an index takes to
+enter it; one that is dropped is not entered, takes no room in a cache, and makes no tuples that die later."""
 
 _FEW = 1 / 8
 """Share of a full batch below which what filters have left waits for more: an operator takes about as long
 for ten tuples as for a thousand, and decisions are made for tuples that come together."""
+
+
+class Transfer(Operator):
+    """Drops tuples of a relation that have no match in the SteM of another, which is complete."""
+
+    kind = Kind.TRANSFER
+
+    def __init__(self, stem: SteM, alias: str, relation: int, name: str, statistics: Statistics) -> None:
+        super().__init__(relation, f"Filter({alias} on {name})", alias)
+        self._stem = stem
+        self._account = statistics.get(self)
+        self._began = 0
+        self._rests = 0
+
+    def pays(self, tuples: int) -> bool:
+        """Tell whether so many tuples, which have just arrived, should meet the filter."""
+        if not self._stem.complete or not self._stem.rows or not self._stem.scanned:
+            return False  # an index alone has told what it was asked for
+        if self._rests > 0:
+            self._rests -= tuples
+            if self._rests > 0:
+                return False
+            self._began = self._account.tuples_in
+        if self._account.tuples_in < self._began + _TRIAL or self.passing <= _PASSING:
+            return True
+        self._rests = _REST * (self._account.tuples_in - self._began)
+        return False
+
+    @property
+    def passing(self) -> float:
+        """Share of the tuples that have a match, as far as is known."""
+        return self._account.selectivity
+
+    def step(self, work: TupleBatch, limit: int) -> Step:
+        met = self._stem.meets(work)
+        left = work if len(met) == work.size else work.take(met)
+        return Step((left,), left.size)
+
+
+class Transfers:
+    """The transfers of a block: from each relation to those that are tied to it.
+
+    A relation whose tuples several roles of a self-join share is not filtered: a tuple may be of use in one
+    role and not in another. Nor is one that is not kept (``unbuilt``) and joins with one other: the join does
+    the same. ``ranges`` are told of relations that have ended, so that less is read of the others.
+    """
+
+    def __init__(
+        self,
+        graph: QueryGraph,
+        unbuilt: int | None,
+        stems: Sequence[SteM],
+        aliases: Sequence[str],
+        statistics: Statistics,
+        visit: Visit,
+        ranges: KeyRanges,
+    ) -> None:
+        self._visit = visit
+        self._ranges = ranges
+        self._graph, self._stems, self._aliases = graph, stems, aliases
+        self._of: dict[int, list[Transfer]] = {}
+        for relation in range(graph.relations):
+            others = graph.neighbours(1 << relation)
+            if len(graph.roles(relation)) == 1 and (relation != unbuilt or len(others) > 1):
+                self._of[relation] = [
+                    Transfer(stems[other], aliases[other], relation, aliases[relation], statistics)
+                    for other in others
+                ]
+
+    def ended(self, relation: int) -> None:
+        """Learn from a relation of which all tuples have come; an index alone told what it was asked for."""
+        stem = self._stems[relation]
+        if stem.scanned and stem.rows:
+            self._ranges.ended(self._graph, relation, self._aliases, stem.store.ends)
+
+    def reduce(self, relation: int, batch: TupleBatch) -> TupleBatch:
+        """Return those of a relation's base tuples that may have matches in all relations that are complete.
+
+        The filter that drops most comes first.
+        """
+        asked = [t for t in self._of.get(relation, ()) if t.pays(batch.size)]
+        for transfer in sorted(asked, key=lambda each: each.passing):
+            if not batch.size:
+                break
+            (batch,) = self._visit(transfer, batch).batches
+        return batch
+
+
+class KeyRanges:
+    """Predicates that joins imply for relations of one task, more of them as relations end."""
+
+    def __init__(self) -> None:
+        self._implied: dict[str, list[Predicate]] = {}
+        self._groups: dict[str, tuple[int, int]] = {}
+
+    def keeps(self, alias: str, may_match: Callable[[Predicate], bool]) -> bool:
+        """Whether a row group of a relation may have tuples that are part of a result, by what is known now.
+
+        ``may_match`` tells of a predicate whether it may hold for a row of that group.
+        """
+        kept = all(map(may_match, self._implied.get(alias, ())))
+        seen, read = self._groups.get(alias, (0, 0))
+        self._groups[alias] = seen + 1, read + kept
+        return kept
+
+    def ended(
+        self,
+        graph: QueryGraph,
+        relation: int,
+        aliases: Sequence[str],
+        ends_of: Callable[[str], tuple[pa.Scalar, pa.Scalar] | None],
+    ) -> None:
+        """Learn from a relation of which all tuples have come.
+
+        A relation whose tuples several roles of a self-join share tells nothing and is told nothing: a tuple
+        may be of use in one role and not in another.
+
+        ``ends_of`` returns the least and the greatest value of a column; None where nothing tells.
+        """
+        if len(graph.roles(relation)) > 1:
+            return
+        for known in graph.classes:
+            others = [(n, c) for n, c in known.members if n != relation and len(graph.roles(n)) == 1]
+            if not others or pa.types.is_floating(known.type):
+                continue
+            for column in known.columns(relation):
+                ends = ends_of(column)
+                if ends is None:
+                    continue
+                for other, theirs in others:
+                    key = Column(ColumnRef(aliases[other], theirs))
+                    self._implied.setdefault(aliases[other], []).extend(
+                        Compare(op, key, Literal(end, end.type), known.type)  # type: ignore[arg-type]
+                        for op, end in zip((">=", "<="), ends, strict=True)
+                    )
+
+    def figures(self) -> tuple[ModuleFigures, ...]:
+        """Return how many row groups of each relation were looked at, and how many of them were read."""
+        return tuple(
+            ModuleFigures(f"RowGroups({alias})", "prune", seen, read, seen, 0.0)
+            for alias, (seen, read) in self._groups.items()
+            if read < seen
+        )
 
 
 class Admission:
@@ -34,35 +209,29 @@ class Admission:
     """
 
     def __init__(self, context: RunContext, state: JoinState, policy: Policy, *, gathers: bool) -> None:
-        schedule, options = context.schedule, context.options
-        self._statistics, self._state, self._visit = context.statistics, state, context.visit
+        graph, schedule, options = context.graph, context.schedule, context.options
+        self._statistics, self._visit = context.statistics, context.visit
         self._few = int(options.batch_size * _FEW)
         self._waiting: list[TupleBatch] = []
-        self._transfers: Transfers | None = None
+        self.transfers: Transfers | None = None
         # Who reads all sources side by side may ask for partial results, which dropped tuples are part of.
         if options.transfer and not schedule.interleaved:
             aliases, accounts = context.spec.aliases, context.statistics.accounts
-            self._transfers = Transfers(
-                context.graph, schedule.unbuilt, state.stems, aliases, accounts, context.visit, context.ranges
+            self.transfers = Transfers(
+                graph, schedule.unbuilt, state.stems, aliases, accounts, context.visit, context.ranges
             )
         self.divide: Divide | None = None
         stream = schedule.unbuilt
-        self._gathered = stream if gathers and self._transfers is not None else None
-        near = () if stream is None else context.graph.neighbours(1 << stream)
+        self._gathered = stream if gathers and self.transfers is not None else None
         learns = options.by_content and isinstance(policy, Greedy) and state.grouped
-        if stream is not None and learns and len(near) > 1 and len(context.graph.roles(stream)) == 1:
-            stems = [state.stems[relation] for relation in near]
-            begin = options.batch_size + 1
-            self.divide = Divide(stream, context.spec.aliases[stream], stems, begin, self._told)
-
-    def ended(self, relation: int) -> None:
-        if self._transfers is not None:
-            self._transfers.ended(relation)
+        near = () if stream is None else graph.neighbours(1 << stream)
+        if stream is not None and learns and len(near) > 1 and len(graph.roles(stream)) == 1:
+            self.divide = Divide(stream, context, state)
 
     def admit(self, relation: int, found: TupleBatch) -> Iterator[TupleBatch]:
         """Yield what is to be routed of base tuples that have arrived."""
-        if self._transfers is not None:
-            found = self._transfers.reduce(relation, found)
+        if self.transfers is not None:
+            found = self.transfers.reduce(relation, found)
             if not found.size:
                 self._statistics.end(found)
                 return
@@ -76,23 +245,10 @@ class Admission:
     def rest(self) -> Iterator[TupleBatch]:
         """Yield what has been waiting for more; to be asked for when there is no more, or not at present."""
         waiting, self._waiting = self._waiting, []
-        if len(waiting) < 2:
-            found = waiting
-        else:
-            relation = self._gathered
-            assert relation is not None
-            parts = [(each.stores[relation], each.rows[relation]) for each in waiting]
-            rows = pa.concat_batches([store.chunk(rows) for store, rows in parts])
-            keys = parts[0][0].keys
-            coded = [
-                np.concatenate([store.coded(n, rows) for store, rows in parts]) for n in range(len(keys))
-            ]
-            whole = {relation: RelationStore.single(rows, keys, coded)}
-            numbers = {relation: np.arange(rows.num_rows, dtype=np.int32)}
-            origin = sum(each.origin for each in waiting)
-            found = [replace(waiting[0], stores=whole, rows=numbers, origin=origin)]
-        for each in found:
-            yield from self._divided(each)
+        if len(waiting) > 1:
+            waiting = [_gathered(waiting)]
+        for found in waiting:
+            yield from self._divided(found)
 
     def _divided(self, found: TupleBatch) -> Iterator[TupleBatch]:
         divide = self.divide
@@ -101,8 +257,16 @@ class Admission:
         else:
             yield found
 
-    def _told(self, signature: Signature, relation: int, tuples: int, matches: int) -> None:
-        """Believe what a sample says of a join."""
-        for operator in self._state.joins(signature):
-            if operator.kind is Kind.PROBE and operator.target == relation:
-                self._statistics.accounts.update(anywhere(signature, operator), tuples, matches, 0.0)
+
+def _gathered(waiting: Sequence[TupleBatch]) -> TupleBatch:
+    """Return singletons of one relation, each batch in a store of its own, as one batch in one store."""
+    ((relation, store),) = waiting[0].stores.items()
+    parts = [(each.stores[relation], each.rows[relation]) for each in waiting]
+    rows = pa.concat_batches([store.chunk(rows) for store, rows in parts])
+    coded = [np.concatenate([s.coded(n, rows) for s, rows in parts]) for n in range(len(store.keys))]
+    return replace(
+        waiting[0],
+        stores={relation: RelationStore.single(rows, store.keys, coded)},
+        rows={relation: np.arange(rows.num_rows, dtype=np.int32)},
+        origin=sum(each.origin for each in waiting),
+    )

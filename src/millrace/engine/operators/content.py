@@ -14,8 +14,9 @@ save is counted on tuples that it was not made from: of many attributes one alwa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +25,13 @@ import pyarrow.types as pt
 
 from millrace.engine.arrays import Array, scalar, to_numpy
 from millrace.engine.eddy.operator import Kind, Operator, Step
+from millrace.engine.eddy.run_statistics import anywhere
+from millrace.engine.stems.join_state import JoinState
 from millrace.engine.stems.stem import SteM
-from millrace.engine.tuples.batch import Signature, TupleBatch
+from millrace.engine.tuples.batch import TupleBatch
+
+if TYPE_CHECKING:
+    from millrace.engine.eddy.context import RunContext
 
 _SAMPLE = 2048
 """Tuples whose matches are counted to find an attribute."""
@@ -61,11 +67,7 @@ _ORDERS = 4
 class Divide(Operator):
     """Divides tuples of the relation that is not kept, when all that they join is there.
 
-    Args:
-        neighbours: The SteMs of the relations that it is tied to.
-        begin: Tuples to come before a sample is taken: short runs do not repay it.
-        tell: Told, for each part and each neighbour: the signature that tuples of the part will have, the
-            relation, how many tuples of the sample are of that part, and their matches.
+    Short runs do not repay it, so a full batch has to come before a sample is taken.
 
     Attributes:
         sampled: Tuples that probed a SteM for a sample.
@@ -73,20 +75,13 @@ class Divide(Operator):
 
     kind = Kind.DIVIDE
 
-    def __init__(
-        self,
-        relation: int,
-        alias: str,
-        neighbours: Sequence[SteM],
-        begin: int,
-        tell: Callable[[Signature, int, int, int], None],
-    ) -> None:
-        super().__init__(relation, f"Divide({alias})", alias)
-        self._alias = alias
-        self._neighbours = neighbours
-        self._tell = tell
+    def __init__(self, relation: int, context: RunContext, state: JoinState) -> None:
+        self._alias = context.spec.aliases[relation]
+        super().__init__(relation, f"Divide({self._alias})", self._alias)
+        self._neighbours = [state.stems[other] for other in context.graph.neighbours(1 << relation)]
+        self._joins, self._accounts = state.joins, context.statistics.accounts
         self._seen = 0
-        self._due = max(begin, _LEAST_OF_BATCH)
+        self._due = max(context.options.batch_size + 1, _LEAST_OF_BATCH)
         self._division: Division | None = None
         self.sampled = 0
 
@@ -112,9 +107,13 @@ class Divide(Operator):
         self.name = f"Divide({self._alias}.{found.column})"
         order_of = found.of(store.gather(found.column, rows))
         for number, order in enumerate(found.orders):
-            mine = counts[order_of == number]
-            for stem, matches in zip(self._neighbours, mine.sum(axis=0).tolist(), strict=True):
-                self._tell(batch.signature.having(order=order), stem.number, len(mine), matches)
+            signature, mine = batch.signature.having(order=order), counts[order_of == number]
+            numbers = [stem.number for stem in self._neighbours]
+            matches = dict(zip(numbers, mine.sum(axis=0).tolist(), strict=True))
+            for operator in self._joins(signature):
+                if operator.kind is Kind.PROBE and operator.target in matches:
+                    key = anywhere(signature, operator)
+                    self._accounts.update(key, len(mine), matches[operator.target], 0.0)
 
     def _counted(self, sample: TupleBatch, stem: SteM) -> Array:
         """Return the matches of each tuple; of many, as many as are counted for all."""
@@ -175,7 +174,7 @@ def division(columns: Mapping[str, pa.Array], counts: Array) -> Division | None:
     single = _order(known)
     without = _works(unseen, single)
     least = _WORTH * without.sum()
-    if _works(np.sort(unseen, axis=1), range(counts.shape[1])).sum() > least:
+    if _works(np.sort(unseen, axis=1), tuple(range(counts.shape[1]))).sum() > least:
         return None  # not even if the best order of every tuple were known
     best = None
     for column, values in columns.items():
@@ -183,10 +182,7 @@ def division(columns: Mapping[str, pa.Array], counts: Array) -> Division | None:
         if bounds is None:
             continue
         buckets = _bucketed(values, bounds)
-        size = len(bounds) + 2
-        if not _tells(buckets[::2], size, known, single):
-            continue
-        orders, order_of = _orders(buckets[::2], size, known, single)
+        orders, order_of = _orders(buckets[::2], len(bounds) + 2, known, single)
         chosen, work = order_of[buckets[1::2]], without.copy()
         for number, order in enumerate(orders):
             work[chosen == number] = _works(unseen[chosen == number], order)
@@ -206,26 +202,16 @@ def _order(counts: Array) -> Order:
     return tuple(order)
 
 
-def _works(counts: Array, order: Iterable[int]) -> Array:
+def _works(counts: Array, order: Order) -> Array:
     """Return how many tuples are sent to a join, for each of these; the last makes the same in any order."""
-    made = np.cumprod(counts[:, list(order)[:-1]], axis=1, dtype=np.float64)
+    made = np.cumprod(counts[:, list(order[:-1])], axis=1, dtype=np.float64)
     works: Array = 1 + made.sum(axis=1)
     return works
-
-
-def _work(counts: Array, order: Order) -> float:
-    return float(_works(counts, order).sum())
 
 
 def _is_certain(saved: Array) -> bool:
     """Tell whether savings of single tuples are no matter of chance."""
     return float(saved.mean()) > _ERRORS * float(saved.std()) / math.sqrt(len(saved))
-
-
-def _tells(buckets: Array, size: int, counts: Array, order: Order) -> bool:
-    """Tell whether the best join to begin with depends on the bucket enough to look closer."""
-    first = np.stack([np.bincount(buckets, c, size) for c in counts.T])
-    return float(first[order[0]].sum() - first.min(axis=0).sum()) > (1 - _WORTH) / 2 * _work(counts, order)
 
 
 def _orders(buckets: Array, size: int, counts: Array, single: Order) -> tuple[tuple[Order, ...], Array]:
@@ -236,7 +222,7 @@ def _orders(buckets: Array, size: int, counts: Array, single: Order) -> tuple[tu
         mine = counts[buckets == bucket]
         if len(mine) >= _LEAST_OF_BUCKET:
             own = _order(mine)
-            if _work(mine, own) < _WORTH * _work(mine, single):
+            if _works(mine, own).sum() < _WORTH * _works(mine, single).sum():
                 wanted[bucket] = own
                 votes[own] = votes.get(own, 0) + len(mine)
     others = sorted((o for o in votes if o != single), key=lambda o: -votes[o])[: _ORDERS - 1]

@@ -70,7 +70,7 @@ class Sources:
         shared: For relations without a source, the one that they share it with.
         clock: Measures scans.
         ended: Told of each relation that has been read to its end, and of the ends of its columns, so that
-            less is read of others (:meth:`millrace.engine.eddy.transfer.KeyRanges.ended`).
+            less is read of others (:meth:`millrace.engine.eddy.ingest.KeyRanges.ended`).
     """
 
     def __init__(
