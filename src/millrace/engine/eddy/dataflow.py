@@ -60,7 +60,7 @@ class EddyDataflow:
             # Windows let go of what a tuple is made of.
             probe.sets_aside = not context.graph.windows
             probe.unbuilt = self._schedule.unbuilt
-        self._known_stalled = 0
+        self._known_stalled = 0  # the span of relations that had stalled when all that had not ended had
 
     def _make_buffer(self, limit: int) -> Buffer:
         return Buffer(limit)
@@ -192,26 +192,16 @@ class EddyDataflow:
         watermark = self._context.watermark.value()
         if watermark is not None:
             self.state.expire(self._context.watermark.due(watermark), watermark)
-        if stalled := self._stalled(arrivals):
-            yield from self._pause(stalled)
-        elif self.state.at_stasis():
-            self._eddy.forget()
-        if all(batch is STALLED for _, batch in arrivals):
-            yield from self._output.idle()
-
-    def _stalled(self, arrivals: list[Arrival]) -> int:
-        """Return the span of stalled relations if all that have not ended have stalled."""
-        if not arrivals or any(batch is not STALLED for _, batch in arrivals):
-            self._known_stalled = 0
-            return 0
-        return sum({1 << role for r, _ in arrivals for role in self.stems[r].roles})
-
-    def _pause(self, stalled: int) -> Iterator[Any]:
-        """Do what can be done before a source goes on, and give out what there is; once for each stall."""
-        if stalled != self._known_stalled:
-            self._known_stalled = stalled
+        idle = all(batch is STALLED for _, batch in arrivals)
+        stalled = sum({1 << role for r, _ in arrivals for role in self.stems[r].roles}) if idle else 0
+        known, self._known_stalled = self._known_stalled, stalled
+        if stalled and stalled != known:  # what can be done before a source goes on, once for each stall
             self.state.precompute(stalled)
             yield from self._output.pause()
+        elif not stalled and self.state.at_stasis():
+            self._eddy.forget()
+        if idle:
+            yield from self._output.idle()
 
     def held(self) -> StateTotals:
         return self.state.figures()
