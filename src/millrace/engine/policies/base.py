@@ -162,12 +162,11 @@ class LearningPolicy(Policy):
         return candidate.account.tuples_in >= KNOWN
 
     def price(self, candidate: Candidate) -> float:
-        """Return what sending a tuple there costs, in the unit that the policy saves: here, a tuple sent."""
-        return 1.0
+        """Return what sending a tuple there costs, in the unit that the policy saves: here, a tuple sent.
 
-    def explored(self, best: Candidate, tried: Candidate) -> float:
-        """Return the share of tuples to send to another candidate than the best one."""
-        return EXPLORED_SHARE
+        What is explored costs no more than it would at a module as cheap as the best one.
+        """
+        return 1.0
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         """Return the best candidate, and the least known of the others for exploration.
@@ -202,7 +201,7 @@ class LearningPolicy(Policy):
             return Decision(shares, coarse=whole, whole=whole)
         fewest = min(c.account.tuples_in for c in others)
         tried = self._random.choice([c for c in others if c.account.tuples_in == fewest])
-        share = self.explored(best, tried)
+        share = EXPLORED_SHARE * min(1.0, self.price(best) / self.price(tried))
         # Coarse, for no surprise is to be met any more.
         return Decision(((best.operator, 1 - share), (tried.operator, share)), coarse=True, whole=whole)
 

@@ -23,7 +23,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from millrace.engine.eddy.operator import Kind
-from millrace.engine.policies.base import EXPLORED_SHARE, Candidate, Decision, LearningPolicy, Policy
+from millrace.engine.policies.base import Candidate, Decision, LearningPolicy, Policy
 from millrace.engine.tuples.batch import Signature
 from millrace.options import Order
 
@@ -60,10 +60,6 @@ class Rank(LearningPolicy):
         if candidate.overall is None:
             return super().is_known(candidate)
         return candidate.overall.recent_in >= _FEW
-
-    def explored(self, best: Candidate, tried: Candidate) -> float:
-        """Return a share that costs no more than it would at a module as cheap as the best one."""
-        return EXPLORED_SHARE * min(1.0, self.price(best) / self.price(tried))
 
 
 def seconds(candidate: Candidate) -> float:
