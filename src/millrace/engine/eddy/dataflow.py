@@ -195,13 +195,12 @@ class EddyDataflow:
         idle = all(batch is STALLED for _, batch in arrivals)
         stalled = sum({1 << role for r, _ in arrivals for role in self.stems[r].roles}) if idle else 0
         known, self._known_stalled = self._known_stalled, stalled
-        if stalled and stalled != known:  # what can be done before a source goes on, once for each stall
+        if stalled not in (0, known):  # what can be done before a source goes on, once for each stall
             self.state.precompute(stalled)
-            yield from self._output.pause()
         elif not stalled and self.state.at_stasis():
             self._eddy.forget()
         if idle:
-            yield from self._output.idle()
+            yield from self._output.idle(stalled=stalled not in (0, known))
 
     def held(self) -> StateTotals:
         return self.state.figures()

@@ -37,12 +37,8 @@ class Sink(ABC):
         """Yield output that is ready when no tuple is in flight."""
         return iter(())
 
-    def idle(self) -> Iterator[Any]:
-        """Yield what there is: nothing has arrived, and the eddy is about to wait."""
-        return iter(())
-
-    def pause(self) -> Iterator[Any]:
-        """Yield what there is, be it nothing: every source that has not ended has stalled."""
+    def idle(self, *, stalled: bool = False) -> Iterator[Any]:
+        """Yield what there is, for the eddy is about to wait; be it nothing when all sources have stalled."""
         return iter(())
 
     def finish(self) -> Iterator[Any]:
@@ -120,15 +116,11 @@ class Output(Sink):
         if self._rows >= self._size or self._bytes >= self._most:
             yield from self._flush()
 
-    def idle(self) -> Iterator[pa.RecordBatch]:
-        return self._flush() if self._ready else iter(())
-
-    def pause(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are ready, or an empty batch."""
-        if self._ready:
-            yield from self._flush()
-        else:
+    def idle(self, *, stalled: bool = False) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that are ready; if sources have stalled an empty batch where there are none."""
+        if stalled and not self._ready:
             yield pa.RecordBatch.from_pylist([], self._schema)
+        yield from self._flush()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Yield what is left, and the count of a block that is only counted."""

@@ -12,10 +12,10 @@ from copy import deepcopy
 from types import MappingProxyType
 from typing import Any, cast
 
-from millrace.engine.policies.a_greedy import AGreedy
 from millrace.engine.policies.base import Candidate, Decision, LearningPolicy, Policy, Shares
 from millrace.engine.policies.bounded import Bounded
 from millrace.engine.policies.cumulative import Cumulative
+from millrace.engine.policies.filter_order import AGreedy
 from millrace.engine.policies.lottery import Lottery, Naive, WindowedLottery
 from millrace.engine.policies.simple import Fixed, Greedy, Interactive, Random, Rank
 from millrace.errors import OptionError

@@ -162,10 +162,7 @@ class LearningPolicy(Policy):
         return candidate.account.tuples_in >= KNOWN
 
     def price(self, candidate: Candidate) -> float:
-        """Return what sending a tuple there costs, in the unit that the policy saves: here, a tuple sent.
-
-        What is explored costs no more than it would at a module as cheap as the best one.
-        """
+        """Return what sending a tuple there costs, in the unit that the policy saves: here, a tuple sent."""
         return 1.0
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
@@ -201,6 +198,7 @@ class LearningPolicy(Policy):
             return Decision(shares, coarse=whole, whole=whole)
         fewest = min(c.account.tuples_in for c in others)
         tried = self._random.choice([c for c in others if c.account.tuples_in == fewest])
+        # It costs no more than it would at a module as cheap as the best one.
         share = EXPLORED_SHARE * min(1.0, self.price(best) / self.price(tried))
         # Coarse, for no surprise is to be met any more.
         return Decision(((best.operator, 1 - share), (tried.operator, share)), coarse=True, whole=whole)
