@@ -70,6 +70,7 @@ class Profile:
         # By predicate, for each place of the window: 1 if the tuple there passed, 0 if not, -1 if it has not
         # met it.
         self._outcomes = np.zeros((0, window), np.int8)
+        self._counts: dict[tuple[int, int, int | None], tuple[int, int]] = {}
         self.tuples = 0
 
     @property
@@ -92,6 +93,7 @@ class Profile:
             more = np.full((missing, self._window), -1, np.int8)
             self._outcomes = np.concatenate([self._outcomes, more])
         self.tuples += tuples
+        self._counts.clear()
         places = self._newest(tuples)
         self._outcomes[:, places] = -1
         return places
@@ -125,13 +127,20 @@ class Profile:
     def forget(self) -> None:
         """Drop everything: the data are no longer what they were."""
         self.tuples = 0
+        self._counts.clear()
 
     def passing(self, predicate: int, given: int = 0, newest: int | None = None) -> tuple[int, int]:
         """Return how many tuples that pass all of ``given``, a bit set, met the predicate and passed it.
 
         Only the ``newest`` so many of them are looked at.
         """
-        places = self._newest(self.held if newest is None else min(newest, self.held))
+        key = predicate, given, newest
+        if key not in self._counts:
+            self._counts[key] = self._count(predicate, given, self.held if newest is None else newest)
+        return self._counts[key]
+
+    def _count(self, predicate: int, given: int, newest: int) -> tuple[int, int]:
+        places = self._newest(min(newest, self.held))
         before = [i for i in range(given.bit_length()) if given >> i & 1]
         if max([predicate, *before]) >= len(self._outcomes):
             return 0, 0

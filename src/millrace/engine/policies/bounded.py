@@ -138,17 +138,14 @@ class _Bandit(FilterOrderOptimizer):
         self._credit = _POCKET_MONEY
         self._watches: dict[tuple[int, int], _Watch] = {}  # by predicate and the set of those before it
         self._profiled = dict.fromkeys(written, (0, 0))
-        self._counted: tuple[int, dict[int, int]] = (0, {})
         self._hurry = 0
         self._started = False
 
     def wanted(self, profile: Profile, epoch: Epoch) -> int:
         """Renew budget and order, and return what to profile."""
-        if profile.tuples != self._counted[0]:
-            self._counted = (profile.tuples, {})
         departed = self._departs(profile, epoch)
         observed = {place: (watch.tuples, watch.passed) for place, watch in self._watches.items()}
-        joint = Joint(profile, self.order, observed, counted=self._counted[1])
+        joint = Joint(profile, self.order, observed)
         self._settle_accounts(joint, epoch)
         full = sum(self.costs.values())
         self._hurry = _HASTE if departed else max(0, self._hurry - 1)
@@ -157,7 +154,6 @@ class _Bandit(FilterOrderOptimizer):
             for (_, before), watch in self._watches.items():
                 watch.restart(stale=before > 0)
             profile.forget()
-            self._counted = (0, {})
             joint = Joint(profile, self.order)
             self._credit = max(self._credit, _BURST * full)
         budget = _POCKET_MONEY + sum(self.costs[i] * calls for i, calls in self._saved.items())

@@ -87,7 +87,6 @@ class Joint:
         observed: By predicate and set of predicates passed before: tuples met and passed outside
             the profile.
         newest: How many of the newest profiled tuples to look at; all of them when None.
-        counted: Counts from earlier looks at the very same tuples, by set; counts are added to it.
     """
 
     def __init__(
@@ -96,13 +95,10 @@ class Joint:
         order: Order,
         observed: Counts | None = None,
         newest: int | None = None,
-        counted: dict[int, int] | None = None,
     ) -> None:
         self._profile = profile
         self._newest = newest
         self.tuples = profile.held if newest is None else min(newest, profile.held)
-        self._counts: dict[int, int] = {} if counted is None else counted
-        self._counts[0] = self.tuples
         self._shares: dict[int, float] = {0: 1.0}
         self._alone = {i: (self._count(1 << i) + 0.5) / (self.tuples + 1) for i in order}
         self._strata: list[tuple[int, int, float]] = []
@@ -118,12 +114,8 @@ class Joint:
 
     def _count(self, passed: int) -> int:
         """Return the number of profiled tuples that pass all of these predicates."""
-        known = self._counts.get(passed)
-        if known is None:
-            last = passed.bit_length() - 1
-            known = self._profile.passing(last, passed & ~(1 << last), self._newest)[1]
-            self._counts[passed] = known
-        return known
+        last = passed.bit_length() - 1
+        return self._profile.passing(last, passed & ~(1 << last), self._newest)[1] if passed else self.tuples
 
     def share(self, passed: int) -> float:
         """Return the share of tuples that pass all of these predicates.
