@@ -94,9 +94,11 @@ class Operator(ABC):
         place: What the same operator of another run has too.
         done: Done bits that tuples get there; 0 where they get relations of their span.
         evaluated: Rows that a user's function was called for.
+        guess: Tuples out per tuple in that are expected where nothing better tells.
     """
 
     kind: ClassVar[Kind]
+    guess: ClassVar[float] = 1.0
     done: int = 0
     evaluated: int = 0
 
@@ -116,7 +118,7 @@ class Operator(ABC):
 
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
         """Return what is to be expected; ``alone``: nothing else is legal, so nobody asks for numbers."""
-        return Estimate(self.label, 1.0)
+        return Estimate(self.label, self.guess)
 
     def asking(self, signature: Signature) -> Hashable:
         """Return what of a signature decides what is found here: tuples that agree in it find alike."""

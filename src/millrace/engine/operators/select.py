@@ -10,7 +10,7 @@ import numpy as np
 
 from millrace.engine.access.modules import IndexAM
 from millrace.engine.access.schedule import Source
-from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
+from millrace.engine.eddy.operator import Kind, Operator, Step
 from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.figures import StateFigures
 from millrace.engine.operators.beside import AskedRelation, BesideRelation
@@ -21,7 +21,7 @@ from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.plan.expressions import Call, columns_of, exists_in
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.tuples.batch import Signature, TupleBatch, ready_predicates
+from millrace.engine.tuples.batch import TupleBatch, ready_predicates
 from millrace.limits.clock import POLLED, Clock
 from millrace.predicates import REJECTED, Caller
 from millrace.predicates.callers import caller_of
@@ -135,15 +135,13 @@ class PredicateProfile(Operator):
     """Lets every predicate that is ready decide about every tuple, and keeps the joint outcomes."""
 
     kind = Kind.PROFILE
+    guess = GUESS
 
     def __init__(self, selects: Sequence[Selection], statistics: Statistics, graph: QueryGraph) -> None:
         super().__init__(0, "Profile", "profile")
         self._selects = selects
         self._statistics = statistics
         self._graph = graph
-
-    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
-        return Estimate(self.label, GUESS)
 
     def step(self, work: TupleBatch, limit: int) -> Step:
         """Return the tuples that pass all of them."""

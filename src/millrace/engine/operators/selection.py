@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrays import Array, is_true
-from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
+from millrace.engine.eddy.operator import Kind, Operator, Step
 from millrace.engine.plan.evaluation import evaluate
 from millrace.engine.plan.expressions import ColumnRef, Predicate, columns_of, show
 from millrace.engine.tuples import BATCH_BYTES
-from millrace.engine.tuples.batch import Signature, TupleBatch
+from millrace.engine.tuples.batch import TupleBatch
 from millrace.predicates import RAISED, REJECTED
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Selection(Operator):
     """
 
     kind = Kind.SELECT
+    guess = GUESS
 
     def __init__(
         self, number: int, predicate: Predicate, context: RunContext, *, name: str, label: str
@@ -49,9 +50,6 @@ class Selection(Operator):
         self._statistics = context.statistics.accounts
         self._number = {alias: i for i, alias in enumerate(context.spec.visible)}
         self._reads = columns_by_relation(columns_of(predicate), context.spec.visible)
-
-    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
-        return Estimate(self.label, GUESS)
 
     def step(self, work: TupleBatch, limit: int) -> Step:
         """Return the tuples that pass, and apart from them those for which the predicate raised."""
