@@ -28,7 +28,8 @@ from millrace.engine.access.schedule import Arrival
 from millrace.engine.eddy.context import Given, RunContext
 from millrace.engine.eddy.decisions import RoutingTable
 from millrace.engine.eddy.operator import MODULES, Kind, Operator, Work
-from millrace.engine.policies import Candidate, Policy
+from millrace.engine.eddy.statistics import Account
+from millrace.engine.policies import Candidate, Lottery, Naive, Policy, WindowedLottery
 from millrace.engine.stairs.index_join import IndexJoin
 from millrace.engine.stairs.state import StairState
 from millrace.engine.stems.join_state import JoinState
@@ -332,11 +333,21 @@ class QueuedTable(RoutingTable):
     def __init__(
         self, policy: Policy, candidates: Finding, longest: int, note: Noting, buffer: QueuedBuffer
     ) -> None:
-        super().__init__(policy, self._with_tickets, longest, note)
+        by_tickets = isinstance(policy, Naive | Lottery | WindowedLottery)
+        super().__init__(policy, self._with_tickets if by_tickets else candidates, longest, note)
         self._found, self._buffer = candidates, buffer
 
     def _with_tickets(self, signature: Signature) -> list[Candidate]:
-        return [replace(c, tickets=self._buffer.tickets(c.operator)) for c in self._found(signature)]
+        """Return candidates whose books have the tickets of queues, which count tuples that still wait.
+
+        They tell no times, for full queues turn tuples away from slow modules.
+        """
+        found = []
+        for c in self._found(signature):
+            given = c.account.tuples_in
+            booked = Account(c.account.window, given, given - self._buffer.tickets(c.operator))
+            found.append(replace(c, account=booked, overall=booked))
+        return found
 
     def _lasting(self, signature: Signature, before: Any, repeated: int) -> int:
         return self._longest

@@ -47,8 +47,6 @@ class Candidate:
             of the operator ``("select", i)``.
         cumulative: Expected tuples that come of one tuple when it has been joined with everything reachable
             through that join, estimated from samples of keys; None for what is no join.
-        tickets: Where modules have input queues: tuples that the module was given, whatever their signature
-            and those that still wait included, less those that it returned. None where modules work at once.
         anywhere: For a join, what was measured there for tuples of any signature that bind the same classes;
             None for what is no join.
     """
@@ -60,7 +58,6 @@ class Candidate:
     overall: Account | None = None
     profile: Profile | None = None
     cumulative: float | None = None
-    tickets: int | None = None
     anywhere: Account | None = None
 
     @property

@@ -2,10 +2,9 @@
 
 All three split tuples in proportion to what each module has done, as many draws would split them.
 
-* The **naive** eddy (Avnur & Hellerstein 2000, section 4.1) has back-pressure alone. Where modules have
-  input queues, full ones turn tuples away from slow modules, and the policy has nothing to do but to treat
-  all others alike. Where a module works at once, each gets its part of the tuples. It learns costs and is
-  blind to selectivity.
+* The **naive** eddy (Avnur & Hellerstein 2000, section 4.1) has back-pressure alone: full queues turn tuples
+  away from slow modules. Here modules work at once, so each gets its part of the tuples by its speed. It
+  learns costs and is blind to selectivity.
 * In a **lottery** (section 4.2) a module gains a ticket for each tuple it takes and pays one for each that
   it returns, so that its tickets count the tuples it has dropped.
 * The **windowed** lottery (section 4.4) forgets: tickets are earned into escrow during a window, and the
@@ -19,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from millrace.engine.eddy.operator import Operator
-from millrace.engine.eddy.statistics import Account
 from millrace.engine.policies.base import Candidate, Decision, Policy, modules_of, share_out
 from millrace.engine.tuples.batch import Signature
 
@@ -28,13 +26,11 @@ _FASTEST = 1e-9
 
 
 class Naive(Policy):
-    """Shares tuples in proportion to the modules' speed, or evenly where queues see to that."""
+    """Shares tuples in proportion to the modules' speed."""
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         """Return shares proportional to tuples per second; a module not yet tried counts as the fastest."""
         candidates = modules_of(candidates)
-        if any(c.tickets is not None for c in candidates):
-            return share_out(candidates, [1.0] * len(candidates))
         accounts = [c.measured for c in candidates]
         known = [max(a.cost, _FASTEST) for a in accounts if a.recent_in]
         fastest = min(known, default=1.0)
@@ -46,18 +42,13 @@ LEAST_SHARE = 1 / 64
 """Share that a module without tickets gets, so that it may still earn some."""
 
 
-def tickets_of(candidate: Candidate, account: Account) -> int:
-    """Return a module's tickets: counted where it has an input queue, by the books where it works at once."""
-    return account.tuples_in - account.tuples_out if candidate.tickets is None else candidate.tickets
-
-
 class Lottery(Policy):
     """Shares tuples in proportion to all that the modules have dropped so far."""
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Decision:
         """Return shares proportional to tickets, none below ``LEAST_SHARE``."""
         candidates = modules_of(candidates)
-        tickets = [max(0, tickets_of(c, c.measured)) for c in candidates]
+        tickets = [max(0, c.measured.tuples_in - c.measured.tuples_out) for c in candidates]
         return share_out(candidates, tickets, LEAST_SHARE)
 
 
@@ -83,7 +74,8 @@ class WindowedLottery(Policy):
         """Return shares proportional to banked tickets, none below ``LEAST_SHARE``."""
         candidates = modules_of(candidates)
         window = self._windows.setdefault(signature, _Window())
-        totals = {c.operator: (c.account.tuples_in, tickets_of(c, c.account)) for c in candidates}
+        accounts = {c.operator: c.account for c in candidates}
+        totals = {o: (a.tuples_in, a.tuples_in - a.tuples_out) for o, a in accounts.items()}
         taken, escrow = 0, {}
         for operator, (tuples_in, earned) in totals.items():
             in_before, earned_before = window.began.setdefault(operator, (0, 0))
