@@ -159,7 +159,7 @@ class RoutingTable:
                 sum to 1.
         """
         entry = self.entries.get(batch.signature)
-        if entry is None or (entry.left <= 0 and not self._lasts_longer(entry)):
+        if entry is None or (entry.left <= 0 and not self.lasts_longer(entry)):
             entry = self.entries[batch.signature] = self._decide(batch.signature, entry)
         return self._pieces(entry, batch) if entry.decision.shares else ([], None)
 
@@ -231,9 +231,9 @@ class RoutingTable:
         fitting = seconds * before.lasts / spent if spent > 0 else self._longest
         return round(max(FIRST_DECISION, min(self._longest, DECISION_GROWTH * before.lasts, fitting)))
 
-    def _lasts_longer(self, entry: _Entry) -> bool:
-        """Keep a decision that has run out if making it took long beside what was done since; tell so."""
-        if entry.longer <= 0 or self._clock is None:
+    def lasts_longer(self, entry: _Entry, size: int = 1) -> bool:
+        """Renew a decision for so many tuples if making it took long beside what was done since; tell so."""
+        if entry.longer <= 0 or entry.lasts < size or self._clock is None:
             return False
         if _DECIDING * (self._clock.now() - entry.since) >= entry.seconds:
             return False

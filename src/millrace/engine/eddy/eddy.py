@@ -58,10 +58,12 @@ class Eddy:
     def _route(self, batch: TupleBatch) -> TupleBatch | None:
         """Send a batch where the routing table says, in pieces if it is divided; return what is next."""
         entry = self._table.entries.get(batch.signature)
-        if entry is not None and entry.alone is not None and entry.left >= batch.size:
-            entry.left -= batch.size
-            self._statistics.routed += batch.size
-            return self._send(entry.alone, batch)
+        if entry is not None and entry.alone is not None:
+            size = batch.size
+            if entry.left >= size or (entry.left <= 0 and self._table.lasts_longer(entry, size)):
+                entry.left -= size
+                self._statistics.routed += size
+                return self._send(entry.alone, batch)
         pieces, rest = self._table.route(batch)
         if rest is not None:
             self._buffer.push((rest,))
