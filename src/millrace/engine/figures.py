@@ -191,7 +191,7 @@ class ModuleTrace:
 
 
 @dataclass(frozen=True)
-class CellFigures(Sums):
+class CellFigures:
     """What one cell (one eddy in one task) or one map task of the exchange did.
 
     Attributes:
@@ -250,19 +250,20 @@ class CellFigures(Sums):
         """
         orders = Counter(dict(self.orders))
         orders.update(dict(other.orders))
-        return replace(
-            super().__add__(other),
-            cell=self.cell,
-            peak_bytes=max(self.peak_bytes, other.peak_bytes),
-            peak_state=max(self.peak_state, other.peak_state),
-            budget_peak_ratio=max(self.budget_peak_ratio, other.budget_peak_ratio),
-            modules=summed((*self.modules, *other.modules)),
-            joins=summed((*self.joins, *other.joins)),
-            orders=tuple(orders.most_common()),
-            state=max(self.state, other.state, key=lambda state: sum(each.nbytes for each in state)),
-            traces=self.traces or other.traces,
-            readings=self.readings or other.readings,
-        )
+        numbers = {n: v + vars(other)[n] for n, v in vars(self).items() if isinstance(v, int | float)}
+        for name in ("peak_bytes", "peak_state", "budget_peak_ratio"):
+            numbers[name] = max(vars(self)[name], vars(other)[name])
+        added: dict[str, Any] = {
+            **numbers,
+            "cell": self.cell,
+            "modules": summed((*self.modules, *other.modules)),
+            "joins": summed((*self.joins, *other.joins)),
+            "orders": tuple(orders.most_common()),
+            "state": max(self.state, other.state, key=lambda state: sum(each.nbytes for each in state)),
+            "traces": self.traces or other.traces,
+            "readings": self.readings or other.readings,
+        }
+        return replace(self, **added)
 
     def to_json(self) -> str:
         """Return the figures as one JSON line."""
