@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace.engine.eddy.constraints import Legality
-from millrace.engine.eddy.operator import JOINS, Kind, Operator
+from millrace.engine.eddy.operator import JOINS, Estimate, Kind, Operator
 from millrace.engine.eddy.run_statistics import anywhere
 from millrace.engine.eddy.statistics import Account, Statistics
 from millrace.engine.plan.graph import QueryGraph
@@ -82,9 +82,9 @@ class Candidates:
         account = statistics.get((signature, operator))
         if kind is Kind.LOOKUP:
             account = Account(1, account.tuples_in)  # what comes back at once is the tuple itself
-        # What has been measured often enough is no matter of guesses, which take time.
-        is_known = kind is Kind.PROBE and account.recent_in >= KNOWN
-        known = operator.estimate(signature, alone=alone or is_known)
+        # Guesses take time. Where nothing else is legal, or enough was measured, nobody asks for them.
+        is_known = alone or (kind is Kind.PROBE and account.recent_in >= KNOWN)
+        known = Estimate(operator.label, operator.guess) if is_known else operator.estimate(signature)
         return Candidate(
             operator,
             known.name,

@@ -116,8 +116,8 @@ class Operator(ABC):
         """Return the same text in every task: what was learned is passed on by it."""
         return f"{self.action} {self.name} {self.target}"
 
-    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
-        """Return what is to be expected; ``alone``: nothing else is legal, so nobody asks for numbers."""
+    def estimate(self, signature: Signature) -> Estimate:
+        """Return what is to be expected where something else is legal as well."""
         return Estimate(self.label, self.guess)
 
     def asking(self, signature: Signature) -> Hashable:

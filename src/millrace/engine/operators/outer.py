@@ -32,7 +32,7 @@ class OuterProbe(Operator):
         self.beside = beside
         self.done = 1 << number
 
-    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
+    def estimate(self, signature: Signature) -> Estimate:
         """Return the tuples that a key has, at least the one of nulls."""
         index = self.beside.index
         return Estimate(self.label, max(1.0, index.rows / max(1, index.distinct)))

@@ -58,9 +58,9 @@ class SteMProbe(Operator):
         self._unbuilt = context.schedule.unbuilt
         self._waiting = waiting
 
-    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
+    def estimate(self, signature: Signature) -> Estimate:
         """Return what the sizes and keys of the SteM lead to expect."""
-        return Estimate(self.label, 1.0 if alone else self._stem.expected_matches(signature))
+        return Estimate(self.label, self._stem.expected_matches(signature))
 
     def asking(self, signature: Signature) -> Hashable:
         """Return the attribute classes that are bound, and how tuples are divided: other matches by each."""
@@ -117,7 +117,7 @@ class IndexLookup(Operator):
         self._unbuilt = context.schedule.unbuilt
         self._waiting = waiting
 
-    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
+    def estimate(self, signature: Signature) -> Estimate:
         """Return the latency of the index beside that of others."""
         latency = self._methods.relative_latency(self.target, ahead=signature.prior is None)
         return Estimate(self.label, latency)

@@ -355,12 +355,10 @@ class StairJoin(Operator):
         self._state = state
         self._aliases = aliases
 
-    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
-        """Return the matches that samples lead to expect, at the join and in all; ``alone`` asks none."""
+    def estimate(self, signature: Signature) -> Estimate:
+        """Return the matches that samples lead to expect, at the join and in all."""
         edge, span, tree = self.target, signature.span, self._state.stairs.tree
         near, far, forecast = tree.near(edge, span), tree.far(edge, span), self._state.forecast
-        if alone:
-            return Estimate(self._aliases[far], 1.0, 1.0)
         return Estimate(self._aliases[far], forecast.fan(near, far), forecast.cumulative(tree, edge, span))
 
     def start(self, batch: TupleBatch) -> StairProbe:
