@@ -41,9 +41,7 @@ class EddyDataflow:
         self._warm_start = given.get("warm_start")
         recall(self._warm_start, context.statistics.accounts)
         policy = given.get("policy") or policy_from(policy_of(spec, options), options)
-        own = given.get("watch"), given.get("output")
-        gathers = own == (None, None) and not context.graph.windows
-        self._admission = Admission(context, self.state, policy, gathers=gathers)
+        self._admission = Admission(context, self.state, policy)
         # What a user's predicate says of a few tuples is worth more than what small batches take.
         self._buffer = self._make_buffer(1 if context.called else context.limit)
         builds = [

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.eddy.operator import Kind, Operator, Step, Visit
+from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.figures import ModuleFigures
 from millrace.engine.operators.content import Divide
@@ -201,14 +202,12 @@ class KeyRanges:
 class Admission:
     """Admits base tuples to the dataflow.
 
-    Args:
-        policy: A fixed order leaves nothing to divide tuples for.
-        gathers: Whether what filters leave of the streamed relation may wait until it makes a batch. Not
-            where a run may be given up and gone on with, for what has been read has to be out then, nor where
-            the output knows batches as they arrived, nor with windows, which let go of what it would meet.
+    What filters leave of the streamed relation may wait until it makes a batch. Not where a run may be given
+    up and gone on with, for what has been read has to be out then, nor where the output knows batches as they
+    arrived, nor with windows, which let go of what it would meet.
     """
 
-    def __init__(self, context: RunContext, state: JoinState, policy: Policy, *, gathers: bool) -> None:
+    def __init__(self, context: RunContext, state: JoinState, policy: Policy) -> None:
         graph, schedule, options = context.graph, context.schedule, context.options
         self._statistics, self._visit = context.statistics, context.visit
         self._few = int(options.batch_size * _FEW)
@@ -222,7 +221,9 @@ class Admission:
             )
         self.divide: Divide | None = None
         stream = schedule.unbuilt
+        gathers = context.watch is None and isinstance(context.output, Output) and not graph.windows
         self._gathered = stream if gathers and self.transfers is not None else None
+        # A fixed order leaves nothing to divide tuples for.
         learns = options.by_content and isinstance(policy, Greedy) and state.grouped
         near = () if stream is None else graph.neighbours(1 << stream)
         if stream is not None and learns and len(near) > 1 and len(graph.roles(stream)) == 1:
