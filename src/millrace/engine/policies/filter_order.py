@@ -218,7 +218,7 @@ class Meter:
         self.seconds = account.recent_seconds if taught else 0.0
         self._taught = taught
         self._readings = 0
-        self._odd = (0, 0.0)
+        self._odd = (0.0, 0.0)
 
     def read(self) -> float:
         """Take in what was booked since the last reading, and return its seconds."""
@@ -227,8 +227,8 @@ class Meter:
             return 0.0
         self._read = (self.account.tuples_in, self.account.seconds)
         self._readings += 1
-        if not self._taught:
-            self._take(tuples, seconds)
+        if self._readings <= 2 and not self._taught:
+            self.tuples, self.seconds = tuples, seconds
         elif self._readings > 1:
             self._weigh(tuples, seconds)
         fading = min(1.0, _MEMORY / self.tuples)
@@ -236,19 +236,11 @@ class Meter:
         self.seconds *= fading
         return seconds
 
-    def _take(self, tuples: int, seconds: float) -> None:
-        """Take in one of the readings that this task begins with, or any later one."""
-        if self._readings <= 2:
-            self.tuples, self.seconds = tuples, seconds
-        elif self._readings == 3 and self.cost > _ODD * max(_FREE, seconds / tuples):
-            self._odd = round(self.tuples), self.seconds
-            self.tuples, self.seconds = tuples, seconds
-        else:
-            self._weigh(tuples, seconds)
-
-    def _weigh(self, tuples: int, seconds: float) -> None:
-        """Add a reading, or keep it aside while it is the only one of its kind."""
-        if seconds / tuples > _ODD * self.cost:
+    def _weigh(self, tuples: float, seconds: float) -> None:
+        """Add a reading, or keep it aside while it is the only one of its kind; so may be that before it."""
+        if self._readings == 3 and not self._taught and self.cost > _ODD * max(_FREE, seconds / tuples):
+            self._odd, self.tuples, self.seconds = (self.tuples, self.seconds), 0.0, 0.0
+        elif seconds / tuples > _ODD * self.cost:
             (tuples, seconds), self._odd = self._odd, (tuples, seconds)
         self.tuples += tuples
         self.seconds += seconds
@@ -289,7 +281,7 @@ class FilterOrderOptimizer(ABC):
         self.costs: dict[int, float] = {}
         self.urgent = False
         self._meters: dict[int, Meter] = {}
-        self._entered: tuple[int, int] | None = None
+        self._entered = (0, 0)
 
     @abstractmethod
     def wanted(self, profile: Profile, epoch: Epoch) -> int:
@@ -311,9 +303,8 @@ class FilterOrderOptimizer(ABC):
             return 0.0, None
         if any(not meter.tuples for meter in self._meters.values()):
             # Nothing is known: a handful of tuples tells costs and a first order.
-            return (START / FIRST_DECISION if epoch is None or not epoch.tuples else 0.0), None
+            return (0.0 if epoch.tuples else START / FIRST_DECISION), None
         self.costs = {i: meter.cost for i, meter in self._meters.items()}
-        epoch = epoch or Epoch(0, 0, 0.0)
         wanted = min(_MOST, self.wanted(profile, epoch))
         if wanted < _PIECE:
             return 0.0, None
@@ -322,8 +313,8 @@ class FilterOrderOptimizer(ABC):
             return _PIECE_SHARE, max(FIRST_DECISION, round(min(wanted, 3 * _PIECE) / _PIECE_SHARE))
         return min(0.5, wanted / _expected(epoch)), None
 
-    def _epoch(self, candidates: Sequence[Candidate]) -> Epoch | None:
-        """Read all books; None at the first decision."""
+    def _epoch(self, candidates: Sequence[Candidate]) -> Epoch:
+        """Read all books."""
         seconds = 0.0
         for c in modules_of(candidates):
             meter = self._meters.setdefault(c.operator.target, Meter(c.measured))
@@ -331,7 +322,7 @@ class FilterOrderOptimizer(ABC):
         tuples = sum(c.account.tuples_in for c in candidates)
         profiled = sum(c.account.tuples_in for c in candidates if c.operator.kind is Kind.PROFILE)
         before, self._entered = self._entered, (tuples, profiled)
-        return None if before is None else Epoch(tuples - before[0], profiled - before[1], seconds)
+        return Epoch(tuples - before[0], profiled - before[1], seconds)
 
 
 def _expected(epoch: Epoch) -> float:
