@@ -26,10 +26,13 @@ Related: POLAR's bounded regret of routing chunks over join orders (Justen et al
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from millrace.engine.eddy.statistics import Profile
+from millrace.engine.eddy.operator import Operator
+from millrace.engine.eddy.statistics import Account, Profile
+from millrace.engine.policies.base import Candidate
 from millrace.engine.policies.filter_order import (
     START,
     Epoch,
@@ -38,7 +41,6 @@ from millrace.engine.policies.filter_order import (
     Joint,
     Order,
     count_affordable,
-    steps,
 )
 from millrace.engine.tuples.batch import Signature
 
@@ -88,7 +90,7 @@ class Bounded(FilterOrderPolicy):
 
 @dataclass
 class _Watch:
-    """Looks for a departure of a predicate's share of passing tuples, behind certain others."""
+    """Looks for a departure of a predicate's share of passing tuples, for one signature."""
 
     tuples: int = 0
     passed: int = 0
@@ -136,23 +138,35 @@ class _Bandit(FilterOrderOptimizer):
         self._regret = regret
         self._saved = dict.fromkeys(written, 0.0)
         self._credit = _POCKET_MONEY
-        self._watches: dict[tuple[int, int], _Watch] = {}  # by predicate and the set of those before it
+        self._watches: dict[tuple[Signature, Operator], _Watch] = {}
+        self._overall: dict[int, Account] = {}
         self._profiled = dict.fromkeys(written, (0, 0))
+        self._last = (written, _Watch())
+        self._departed = False
         self._hurry = 0
         self._started = False
 
+    def watch(self, signature: Signature, selections: Sequence[Candidate]) -> None:
+        """Compare what each predicate passed lately with what it passed before."""
+        for c in selections:
+            watch = self._watches.setdefault((signature, c.operator), _Watch())
+            self._departed |= watch.departs(c.account.tuples_in, c.account.tuples_out)
+            if signature == self.top and c.overall is not None:
+                self._overall[c.operator.target] = c.overall
+
     def wanted(self, profile: Profile, epoch: Epoch) -> int:
         """Renew budget and order, and return what to profile."""
-        departed = self._departs(profile, epoch)
-        observed = {place: (watch.tuples, watch.passed) for place, watch in self._watches.items()}
-        joint = Joint(profile, self.order, observed)
+        joint = Joint(profile, self.order, self._observed())
         self._settle_accounts(joint, epoch)
+        self._watch_last(profile, epoch)
         full = sum(self.costs.values())
-        self._hurry = _HASTE if departed else max(0, self._hurry - 1)
+        self._hurry = _HASTE if self._departed else max(0, self._hurry - 1)
         self.urgent = self._hurry > 0
-        if departed:
-            for (_, before), watch in self._watches.items():
-                watch.restart(stale=before > 0)
+        if self._departed:
+            self._departed = False
+            for (signature, _), watch in self._watches.items():
+                watch.restart(stale=signature != self.top)
+            self._last[1].restart(stale=False)
             profile.forget()
             joint = Joint(profile, self.order)
             self._credit = max(self._credit, _BURST * full)
@@ -166,22 +180,30 @@ class _Bandit(FilterOrderOptimizer):
         self._credit = max(-_HOARD * full, min(self._credit, _HOARD * full))
         return min(count_affordable(self._credit, full - now), count_affordable(budget, full - written))
 
-    def _departs(self, profile: Profile, epoch: Epoch) -> bool:
-        """Compare what each predicate passed lately, outside the profile, with what it passed before.
+    def _watch_last(self, profile: Profile, epoch: Epoch) -> None:
+        """Watch the predicate at the end of the order, for which there is never a decision.
 
-        That hangs together with who stands before it. So where these are others a new watch begins, with the
-        next look: until then tuples of the old order are under way.
+        What it passes outside the profile hangs together with who stands before it, so a new order
+        begins a new watch, with the next look: until then tuples of the old order are under way.
         """
-        known, self._watches = self._watches, {}
-        departs = False
-        for i, before in steps(self.order):
-            account, (met, passed) = self._meters[i].account, self._profiled[i]
-            if epoch.profiled:
-                more_met, more_passed = profile.passing(i, 0, epoch.profiled)
-                met, passed = self._profiled[i] = met + more_met, passed + more_passed
-            watch = self._watches[i, before] = known.get((i, before)) or _Watch(stale=self._started)
-            departs |= watch.departs(account.tuples_in - met, account.tuples_out - passed)
-        return departs
+        for i, (met, passed) in self._profiled.items():
+            more_met, more_passed = profile.passing(i, 0, epoch.profiled) if epoch.profiled else (0, 0)
+            self._profiled[i] = (met + more_met, passed + more_passed)
+        last = self.order[-1]
+        if self._last[0] != self.order:
+            self._last = (self.order, _Watch(stale=True))
+        account, profiled = self._overall.get(last), self._profiled[last]
+        if account is not None:
+            tuples_in, tuples_out = account.tuples_in - profiled[0], account.tuples_out - profiled[1]
+            self._departed |= self._last[1].departs(tuples_in, tuples_out)
+
+    def _observed(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """Return what predicates passed outside the profile, as :class:`Joint` takes it."""
+        return {
+            (operator.target, signature.done): (watch.tuples, watch.passed)
+            for (signature, operator), watch in self._watches.items()
+            if not signature.raised
+        }
 
     def _settle_accounts(self, joint: Joint, epoch: Epoch) -> None:
         """Book what the last epoch cost and what it would have cost in the order as written.

@@ -150,7 +150,7 @@ class Joint:
 
     def calls(self, order: Order) -> dict[int, float]:
         """Return the expected calls of each predicate per tuple of an order."""
-        return {i: self.share(before) for i, before in steps(order)}
+        return {i: self.share(before) for i, before in _places(order)}
 
     def saving(self, old: Order, new: Order, costs: Mapping[int, float]) -> tuple[float, float]:
         """Return what the new order is expected to save, and the standard error, per tuple.
@@ -161,7 +161,7 @@ class Joint:
         """
         weights: dict[int, float] = {}
         for order, sign in ((old, 1.0), (new, -1.0)):
-            for i, before in steps(order):
+            for i, before in _places(order):
                 weights[before] = weights.get(before, 0.0) + sign * costs[i]
         terms = [(before, weight) for before, weight in weights.items() if weight]
         mean = sum(weight * self.share(before) for before, weight in terms)
@@ -192,7 +192,7 @@ class Joint:
         return mended
 
 
-def steps(order: Order) -> Iterator[tuple[int, int]]:
+def _places(order: Order) -> Iterator[tuple[int, int]]:
     """Yield each predicate with the set of those before it."""
     before = 0
     for i in order:
@@ -211,7 +211,7 @@ class Meter:
     """
 
     def __init__(self, account: Account) -> None:
-        self.account = account
+        self._account = account
         self._read = (0, 0.0)
         taught = account.recent_in > 0 and not account.tuples_in
         self.tuples = account.recent_in if taught else 0.0
@@ -222,10 +222,10 @@ class Meter:
 
     def read(self) -> float:
         """Take in what was booked since the last reading, and return its seconds."""
-        tuples, seconds = self.account.tuples_in - self._read[0], self.account.seconds - self._read[1]
+        tuples, seconds = self._account.tuples_in - self._read[0], self._account.seconds - self._read[1]
         if not tuples:
             return 0.0
-        self._read = (self.account.tuples_in, self.account.seconds)
+        self._read = (self._account.tuples_in, self._account.seconds)
         self._readings += 1
         if self._readings <= 2 and not self._taught:
             self.tuples, self.seconds = tuples, seconds
@@ -282,6 +282,12 @@ class FilterOrderOptimizer(ABC):
         self.urgent = False
         self._meters: dict[int, Meter] = {}
         self._entered = (0, 0)
+
+    def watch(self, signature: Signature, selections: Sequence[Candidate]) -> None:  # noqa: B027
+        """Look at what was measured, before each decision for any signature of the span.
+
+        Nothing need be done: the profile's window follows the data.
+        """
 
     @abstractmethod
     def wanted(self, profile: Profile, epoch: Epoch) -> int:
@@ -357,6 +363,7 @@ class FilterOrderPolicy(Policy):
         if optimizer is None:
             written = tuple(sorted(c.operator.target for c in selections))
             optimizer = self._optimizers[signature.span] = self._optimizer(signature, written)
+        optimizer.watch(signature, selections)
         profiling = next((c.operator for c in candidates if c.operator.kind is Kind.PROFILE), None)
         share, hold = 0.0, None
         if profiling and signature == optimizer.top:
