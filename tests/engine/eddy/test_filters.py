@@ -16,7 +16,7 @@ from millrace.engine.plan.spec import RelationSpec
 from millrace.engine.spill.run_of import run_of as spilling_run_of
 from millrace.errors import InputError
 from millrace.options import Options
-from tests.engine.eddy.blocks import run, stream
+from tests.engine.eddy.blocks import run, star, stream
 from tests.engine.eddy.oracle import Case, block, calling, compare, having
 
 ARCHITECTURES = ["stems", "joins", "stairs"]
@@ -67,6 +67,19 @@ def test_a_filter_that_drops_little_is_dropped(monkeypatch: pytest.MonkeyPatch) 
     assert made(eddy)["Filter(a on b)"][0] == 300
     monkeypatch.setattr(ingest, "_PASSING", 1.0)
     assert made(run(case, chunk=50)[1])["Filter(a on b)"] == (1000, 980)
+
+
+def test_what_filters_tell_is_not_tried_again() -> None:
+    """A tuple that has passed a filter finds one match where keys are unique: joins are tried where not."""
+    keys = {name: [k % 1000 for k in range(4000)] for name in "xyz"}
+    for copies, explored in ((1, False), (2, True)):
+        case = star({name: [*range(0, 1000, 2)] * copies for name in "xyz"}, keys)
+        calls = {}
+        for policy in ("greedy", "fixed"):
+            rows, eddy = run(case, Options(policy=policy), chunk=4000)
+            assert rows == case.expected()
+            calls[policy] = sum(m.calls for m in eddy.figures().modules if m.action == "probe")
+        assert (calls["greedy"] > calls["fixed"]) == explored
 
 
 # Semijoins and antijoins: any architecture, policy and schedule gives DuckDB's EXISTS and NOT IN.

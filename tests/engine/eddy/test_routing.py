@@ -111,6 +111,15 @@ def test_first_decisions_are_short() -> None:
     assert policy.asked == 6
 
 
+def test_decisions_that_repeat_grow_faster() -> None:
+    policy = Answering(lambda c: ((c[0].operator, 1.0),))
+    routing, lengths, batch = table(policy, every=20_000), [], singletons(50_000)
+    while batch is not None:
+        ((_, piece),), batch = routing.route(batch)
+        lengths.append(piece.size)
+    assert lengths == [1024, 16_384, 32_592]  # what splits nothing and is long holds to the batch's end
+
+
 def test_a_single_operator_needs_no_policy() -> None:
     """Nothing is asked where there is nothing to choose; tuples without a operator leave."""
     policy = Answering(lambda _: ())

@@ -5,9 +5,10 @@ tuples. A decision may split the tuples; the split is exact over time, also when
 tuple.
 
 Decisions are renewed every so many tuples. Joins cost about the same for every tuple, so there the first
-decisions, made on little knowledge, are short and each later one is four times longer. Users' predicates
-cost anything from nanoseconds to seconds: there a decision holds for a stretch of work, measured in
-seconds. One that said what the one before it said is kept until deciding again costs next to nothing.
+decisions, made on little knowledge, are short and each later one is four times longer, or sixteen times if
+it says the same. Users' predicates cost anything from nanoseconds to seconds: there a decision holds for a
+stretch of work, measured in seconds. One that said what the one before it said is kept until deciding again
+costs next to nothing.
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ from millrace.limits.clock import Clock
 _FOREVER = 1 << 62
 
 _PIECE = (16, 1 / 16)
-_COARSE = (256, 1 / 4)
+_COARSE = (1024, 1 / 4)
 _WHOLE = (_FOREVER, 1.0)
 """Tuples, or share of what is routed together, that are worth a piece of their own; the others where a policy
 is content with that."""
 
-_FIRST_JOIN = 1024
-"""Tuples that the first decision for a signature holds for where there are only joins."""
+_FIRST_JOIN, _GROWTH = 1024, (4, 16)
+"""Tuples that the first decision for a signature holds for where there are only joins, and how many times as
+long each later one does, and one that says the same: a decision costs what probing some thousand tuples does.
+"""
 
 _DECIDING, _LONGER, _NOTICED = 1 / 100, 4, 131_072
 """Share of the time that deciding may take where it says the same again and again; how often such a decision
@@ -222,7 +225,9 @@ class RoutingTable:
     def _lasting(self, signature: Signature, before: _Entry | None, repeated: int) -> int:
         """Return for how many tuples the decision now made holds, the ``repeated``-th that says the same."""
         if self._busy is None:
-            return min(self._longest, _FIRST_JOIN if before is None else 4 * before.lasts)
+            if before is None:
+                return min(self._longest, _FIRST_JOIN)
+            return min(self._longest, before.lasts * _GROWTH[repeated > 1])
         now = self._busy()
         spent, self._seen[signature] = now - self._seen.get(signature, now), now
         if before is None:

@@ -8,7 +8,8 @@ trees). State gets smaller, and no order of joins that follows makes tuples that
 
 A transfer is a semijoin that the answer does not need. It is tried on some tuples, and dropped where it lets
 nearly all of them pass; as data may change, it is tried again after a while. A hash decides: tuples that only
-seem to match are kept, and the join drops them.
+seem to match are kept, and the join drops them. What is left finds one match where keys are unique, so that
+policies need not try such joins.
 
 **Ranges.** Others that a relation is joined with need no tuple whose key lies outside of the range of its
 keys. Files tell the ranges of their row groups, and folders the values of partition columns, so what lies
@@ -27,12 +28,14 @@ import pyarrow as pa
 
 from millrace.engine.eddy.operator import Kind, Operator, Step, Visit
 from millrace.engine.eddy.output import Output
+from millrace.engine.eddy.run_statistics import anywhere
 from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.figures import ModuleFigures
 from millrace.engine.operators.content import Divide
 from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.policies import Greedy, Policy
+from millrace.engine.policies.base import KNOWN
 from millrace.engine.stems.join_state import JoinState
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import RelationStore
@@ -92,6 +95,16 @@ class Transfer(Operator):
         left = work if len(met) == work.size else work.take(met)
         return Step((left,), left.size)
 
+    def tell(self, left: TupleBatch, state: JoinState, accounts: Statistics) -> None:
+        """Believe, of a join with a key, that each tuple that is left finds one match: none need try it."""
+        if not self._stem.is_key(left.signature):
+            return
+        for operator in state.joins(left.signature):
+            if operator.kind is Kind.PROBE and operator.target == self._stem.number:
+                key = anywhere(left.signature, operator)
+                if accounts.get(key).tuples_in < KNOWN:
+                    accounts.update(key, left.size, left.size, 0.0)
+
 
 class Transfers:
     """The transfers of a block: from each relation to those that are tied to it.
@@ -105,15 +118,15 @@ class Transfers:
         self,
         graph: QueryGraph,
         unbuilt: int | None,
-        stems: Sequence[SteM],
+        state: JoinState,
         aliases: Sequence[str],
         statistics: Statistics,
         visit: Visit,
         ranges: KeyRanges,
     ) -> None:
-        self._visit = visit
+        self._visit, self._accounts, self._state, self._unbuilt = visit, statistics, state, unbuilt
         self._ranges = ranges
-        self._graph, self._stems, self._aliases = graph, stems, aliases
+        self._graph, self._stems, self._aliases = graph, (stems := state.stems), aliases
         self._of: dict[int, list[Transfer]] = {}
         for relation in range(graph.relations):
             others = graph.neighbours(1 << relation)
@@ -139,6 +152,9 @@ class Transfers:
             if not batch.size:
                 break
             (batch,) = self._visit(transfer, batch).batches
+        if relation == self._unbuilt and batch.size:
+            for transfer in asked:
+                transfer.tell(batch, self._state, self._accounts)
         return batch
 
 
@@ -217,7 +233,7 @@ class Admission:
         if options.transfer and not schedule.interleaved:
             aliases, accounts = context.spec.aliases, context.statistics.accounts
             self.transfers = Transfers(
-                graph, schedule.unbuilt, state.stems, aliases, accounts, context.visit, context.ranges
+                graph, schedule.unbuilt, state, aliases, accounts, context.visit, context.ranges
             )
         self.divide: Divide | None = None
         stream = schedule.unbuilt

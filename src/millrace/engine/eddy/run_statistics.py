@@ -35,6 +35,9 @@ _MOST_SOURCES = 24
 _MOST_POINTS = 320
 """Points in time that are kept, over all modules."""
 
+_MOMENTS = 16
+"""A point in time is noted when at least one out of so many tuples has been routed since the one before."""
+
 _Known = dict[Operator, tuple[float, float]]
 """Selectivity and cost."""
 
@@ -196,7 +199,7 @@ class Trace:
             if len(self._moments) * len(self._operators) > _MOST_POINTS:
                 del self._moments[::2]
                 self._interval *= 2
-            self._due = routed + self._interval
+            self._due = routed + max(self._interval, routed // _MOMENTS)
 
     def _note(self, signature: Signature, favourite: Operator, operators: Sequence[Operator]) -> None:
         if _begins(signature, favourite):

@@ -316,6 +316,10 @@ class SteM:
         walk = self.index(classes).probe(self.matching.codes((batch.stores, batch.rows), classes))
         return walk.probes[: walk.active]  # a chain is a match
 
+    def is_key(self, signature: Signature) -> bool:
+        """Whether no tuple of that signature finds more than one match here, by its attribute classes."""
+        return self._distinct(self._graph.bound(signature.span, self.number)) == self.store.held
+
     def missing(self, batch: TupleBatch) -> Array:
         """Return positions of the tuples that some match may be missing for: no EOT here covers them."""
         if self.complete:
