@@ -325,10 +325,13 @@ class Multimap:
             else:
                 _scatter(heads, base, self._codes, self._heads, self._shift)
             return
-        # Room on both sides, or every new extreme of randomly ordered codes would move it.
-        start, end = max(self._low - spread // 8, _LEAST), self._high + 1 + spread // 8
+        # Room on both sides, or every new extreme of randomly ordered codes would move it; half as much again
+        # where they go on, as ascending ones do.
+        start, end = self._low - spread // 8, self._high + 1 + spread // 8
         if base is not None:
-            start, end = min(start, base), max(end, base + len(heads))
+            start = base if self._low >= base else self._low - spread // 2
+            end = base + len(heads) if self._high < base + len(heads) else self._high + 1 + spread // 2
+        start = max(start, _LEAST)
         self._base, self._codes, self._heads = start, _NO_CODES, np.full(end - start, _END, np.int32)
         if base is None:
             taken = heads != _END
