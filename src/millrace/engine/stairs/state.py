@@ -169,16 +169,6 @@ class StairState(JoinState):
 
     # Moving
 
-    @property
-    def is_serial(self) -> bool:
-        """Whether moving state has broken B+.
-
-        Insertions then enforce B, each in its own STAIR. That is right for one arrival after the other. But
-        where ``r`` is stored at two joins, a new ``s`` and a new ``t`` that are in flight at once meet twice:
-        ``rs`` finds ``t`` at one of the joins, and ``rt`` finds ``s`` at the other.
-        """
-        return self.stairs.enforcing
-
     def precompute(self, stalled: int) -> None:
         """Promote what waits for stalled relations (query scrambling), if state may be moved at all."""
         if self._migration is not None and self._intermediate:

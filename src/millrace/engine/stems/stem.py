@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -171,12 +170,6 @@ class SteM:
     def figures(self) -> StateFigures:
         store = self.store
         return StateFigures(self.name, store.held, self.nbytes, inserted=store.rows, evicted=store.first)
-
-    def fork(self) -> SteM:
-        """Return a SteM of the same tuples that makes indexes of its own: who looks once leaves none here."""
-        other = copy(self)
-        vars(other).update(_indexes=dict(self._indexes), _ordered=dict(self._ordered))
-        return other
 
     def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Array]]:
         """Return the rows that can match, in some role, and their key codes."""
