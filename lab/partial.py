@@ -20,9 +20,9 @@ from millrace.engine.operators.select import Filters
 from millrace.engine.plan.expressions import Call
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.stems.state import join_base_tuples
+from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import RelationStore
-from millrace.engine.tuples.batch import TupleBatch, ready_predicates
+from millrace.engine.tuples.batch import Signature, TupleBatch, ready_predicates
 from millrace.errors import InputError, StateError, near
 
 
@@ -52,7 +52,7 @@ def partial(run: Run, missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
             "were dropped; set option online to read all relations side by side, or transfer to False"
         )
     kept = [(stem.rows, stem.store.first) for stem in stems]
-    rows = _collect_rows(context, join_base_tuples(stems, context.graph, span, context.limit))
+    rows = _collect_rows(context, _join_base_tuples(stems, context.graph, span, context.limit))
 
     def take_undisturbed() -> Iterator[pa.RecordBatch]:
         for batch in rows:
@@ -101,6 +101,46 @@ def _remaining(spec: JoinSpec, graph: QueryGraph, missing: Sequence[str], unbuil
                 "with later ones; count a relation that it reads among the missing ones"
             )
     return span
+
+
+class _Apart(SteM):
+    """The tuples of a SteM with indexes of its own.
+
+    The run's own SteMs stay as they are: those of STAIRs have no indexes, and would go on filling them.
+    """
+
+    def __init__(self, stem: SteM) -> None:
+        vars(self).update(vars(stem))
+        self._indexes, self._ordered = dict(self._indexes), dict(self._ordered)
+
+
+def _join_base_tuples(
+    stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int
+) -> Iterator[TupleBatch]:
+    """Yield the join of the base tuples of a connected span, by probing one SteM after the other."""
+    stems = [_Apart(stem) for stem in stems]
+    first = min(members(span), key=lambda r: (stems[r].store.held, r))
+    stem, lead = stems[first], stems[first].roles[0]
+    for low in range(stem.store.first, stem.rows, limit):
+        rows = np.arange(low, min(low + limit, stem.rows), dtype=np.int32)
+        base = TupleBatch(Signature(1 << lead), {lead: rows}, {lead: stem.store})
+        yield from _extend(stem.in_role(base), stems, graph, span, limit)
+
+
+def _extend(
+    batch: TupleBatch, stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int
+) -> Iterator[TupleBatch]:
+    """Yield what tuples join to, each piece of a probe's matches before the next one is made."""
+    if batch.signature.span == span:
+        yield batch
+        return
+    reachable = [r for r in graph.neighbours(batch.signature.span) if span >> r & 1]
+    target = stems[min(reachable, key=lambda r: (stems[r].store.held, r))]
+    probe = target.start(batch)
+    while not probe.is_done:
+        found = target.probe(probe, limit)
+        if found.size:
+            yield from _extend(found, stems, graph, span, limit)
 
 
 def _collect_rows(context: RunContext, batches: Iterator[TupleBatch]) -> Iterator[pa.RecordBatch]:

@@ -416,7 +416,13 @@ class QueuedDataflow(PreferringDataflow):
 
         An end holds once nothing is in flight. What an index answered may wait for a predicate; it has to be
         built before its binding ends.
+
+        Where moving state has broken B+, insertions enforce B, each in its own STAIR. That is right for one
+        arrival after the other. But where ``r`` is stored at two joins, a new ``s`` and a new ``t`` that are
+        in flight at once meet twice: ``rs`` finds ``t`` at one of the joins, and ``rt`` finds ``s`` at the
+        other.
         """
-        self._buffer.draining = self._has_ends or self.state.is_serial or self._arrivals.is_ending
+        enforcing = isinstance(self.state, StairState) and self.state.stairs.enforcing
+        self._buffer.draining = self._has_ends or enforcing or self._arrivals.is_ending
         self._has_ends = False
         return super()._work()

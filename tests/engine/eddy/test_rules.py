@@ -179,7 +179,7 @@ AWAY: dict[str, Broken] = {
     # SteM BounceBack: a tuple that is here already is built, and bounced, again.
     "bounce_duplicates": swap(SteM, "_fresh", lambda _, chunk, *__: np.arange(chunk.num_rows)),
     # Verification: equal hashes are taken for equal keys.
-    "trust_hashes": swap(SteM, "_verified", lambda *given: np.ones(len(given[-1]), np.bool_)),
+    "trust_hashes": swap(Matching, "verified", lambda *given: np.ones(len(given[-2]), np.bool_)),
     # Set semantics: a duplicate is built like any other tuple.
     "keep_duplicates": swap(SteM, "_fresh", lambda _, chunk, *__: np.arange(chunk.num_rows)),
     # Set semantics, half of it: only duplicates within one batch are found.
@@ -278,8 +278,6 @@ AWAY: dict[str, Broken] = {
     "revive": swap(Segment, "present", lambda *_: None),
     # Another spanning tree: base tuples go to their joins, but what they make there goes nowhere.
     "replant_bare": within("rebuild", BinaryJoin, "matches", no_matches),
-    # Equal hashes are taken for equal keys.
-    "trust_joined_hashes": swap(Matching, "verified", lambda *given: np.ones(len(given[-1]), np.bool_)),
     # After a change of the spanning tree, the routing table still names joins of the old one.
     "keep_table": wrap(Unrest, "at_stasis", lambda rest: lambda self: rest(self) and False),
 }
@@ -566,7 +564,7 @@ RULES = [
     stair("trust_any_place", WRONG, B, chosen=APART),
     stair("forget_loose", WRONG, B, BEYOND, chosen=APART),
     stair("trust_tree", WRONG),
-    stair("trust_joined_hashes", WRONG, collides=True),
+    stair("trust_hashes", WRONG, collides=True),
     *(stair(name, FAILED) for name in ("demote_owner", "keep_table")),
 ]
 

@@ -46,7 +46,7 @@ class StateBuild(Operator):
 class SteMProbe(Operator):
     """Joins tuples with a SteM; those that it bounces back may have to be ``waiting``.
 
-    Matches have the row numbers of this relation and of ``live`` ones, all where that is None.
+    Matches have the row numbers of ``live`` relations, all where that is None.
     """
 
     kind = Kind.PROBE

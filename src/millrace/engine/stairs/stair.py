@@ -280,10 +280,6 @@ class STAIR:
             probe.open.pop()
         left, right = self._kept(segment, batch, left, right)
         one, other, mine = batch.signature, segment.signature, segment.rows()
-        if self._matching.windows.decide(one.span, other.span):
-            sides = (batch.stores, batch.rows), (self._stores, mine)
-            near = self._matching.windows.agree(*sides, left, right)
-            left, right = left[near], right[near]
         rows, failures = dict(batch.rows), dict(batch.failures)
         if not in_order or len(left) < batch.size:
             rows = {relation: numbers[left] for relation, numbers in rows.items()}
@@ -297,7 +293,7 @@ class STAIR:
         return TupleBatch(signature, rows, stores, path=batch.path, origin=origin, failures=failures)
 
     def _kept(self, segment: Segment, batch: TupleBatch, left: Array, right: Array) -> tuple[Array, Array]:
-        """Drop removed tuples, and pairs that conjuncts between the two sides reject."""
+        """Drop removed tuples, and pairs that conjuncts or windows between the two sides reject."""
         present = segment.present(right)
         if present is not None:
             left, right = left[present], right[present]
@@ -307,11 +303,9 @@ class STAIR:
             for i, c in enumerate(self._matching.graph.classes)
             if c.span & mine and c.span & theirs and i not in self._decided
         )
-        if not undecided:
-            return left, right
         sides = (batch.stores, batch.rows), (self._stores, segment.rows())
-        keep = self._matching.verified(*sides, undecided, left, right)
-        return left[keep], right[keep]
+        keep = self._matching.agree(*sides, undecided, left, right)
+        return (left, right) if keep is None else (left[keep], right[keep])
 
     def take_out(self, signature: Signature, positions: Array | None = None) -> TupleBatch:
         """Remove tuples of a segment and return them; all of them if no positions are given."""

@@ -15,7 +15,6 @@ that enforced B, and after twice as many the next time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -129,7 +128,8 @@ class StairState(JoinState):
         if self._unbuilt is not None and batch.signature.span == 1 << self._unbuilt:
             self.forecast.add(batch)
         self.worked += 2 * batch.size  # it is inserted, and it probes
-        self._dominant.count(batch.signature, batch.size)
+        if self._migration is not None:
+            self._dominant.count(batch.signature, batch.size)
         return self.stairs.route(edge, batch)
 
     def on_build(self, relation: int) -> Sequence[TupleBatch]:
@@ -168,16 +168,6 @@ class StairState(JoinState):
         return self._places
 
     # Moving
-
-    @property
-    def is_serial(self) -> bool:
-        """Whether moving state has broken B+.
-
-        Insertions then enforce B, each in its own STAIR. That is right for one arrival after the other. But
-        where ``r`` is stored at two joins, a new ``s`` and a new ``t`` that are in flight at once meet twice:
-        ``rs`` finds ``t`` at one of the joins, and ``rt`` finds ``s`` at the other.
-        """
-        return self.stairs.enforcing
 
     def precompute(self, stalled: int) -> None:
         """Promote what waits for stalled relations (query scrambling), if state may be moved at all."""
@@ -306,10 +296,9 @@ class StairState(JoinState):
                 ended = all(s.complete for s in self.stems if signature.span >> s.number & 1)
                 if not ended or not segment.live or (edge, stair.owner, signature) in known:
                     continue
-                others = [via for via in self.stairs.tree.border(signature.span) if via != edge]
-                if others:
-                    one = Misplaced(edge, stair.owner, signature, segment.live, signature.span, edge)
-                    yield [replace(one, place=via) for via in others]
+                there = edge, stair.owner, signature, segment.live, signature.span
+                if others := [via for via in self.stairs.tree.border(signature.span) if via != edge]:
+                    yield [Misplaced(*there, via) for via in others]
 
     def _change(self, tuples: int, cost: float, saving: float) -> Change:
         coming = [(s, self._spec.relations[s.number]) for s in self.stems if not s.complete]

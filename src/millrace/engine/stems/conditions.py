@@ -61,19 +61,29 @@ class Matching:
         layout = self.layouts[relation]
         return len(classes) == 1 and layout.keys[layout.of_class[classes[0]]].exact
 
-    def verified(
-        self, one: Tuples, other: Tuples, classes: Classes, left: Array | None, right: Array | None
-    ) -> Array:
-        """Return which pairs of tuples agree on every one of the classes, null agreeing with nothing.
+    def agree(
+        self, one: Tuples, other: Tuples, classes: Classes, left: Array, right: Array | None
+    ) -> Array | None:
+        """Return which pairs of tuples agree on these classes, and are close enough in time; None: all.
 
-        There is at least one class. ``left`` and ``right`` are the positions of each pair's tuples in ``one``
-        and ``other``; None if they stand in the order of the pairs.
+        ``left`` and ``right`` are the positions of each pair's tuples in ``one`` and ``other``. ``right`` is
+        None if they stand in the order of the pairs.
         """
+        keep = self.verified(one, other, classes, left, right) if classes else None
+        if self.windows.decide(one[1], other[1]):
+            near = self.windows.agree(one, other, left, right)
+            keep = near if keep is None else keep & near
+        return keep
+
+    def verified(
+        self, one: Tuples, other: Tuples, classes: Classes, left: Array, right: Array | None
+    ) -> Array:
+        """Return which pairs agree on every one of the classes, at least one, null agreeing with nothing."""
         keep: Array | None = None
         for attribute in classes:
             a, mine = self.member(one[1], attribute)
             b, theirs = self.member(other[1], attribute)
-            rows_a = one[1][a] if left is None else one[1][a][left]
+            rows_a = one[1][a][left]
             rows_b = other[1][b] if right is None else other[1][b][right]
             equal = one[0][a].coded(mine, rows_a) == other[0][b].coded(theirs, rows_b)
             key = self.layouts[a].keys[mine]
@@ -94,24 +104,19 @@ class Matching:
 class Windows:
     """The sliding windows of a block, over times that stores keep as key codes.
 
-    ``span`` is the bit set of the relations that have one. ``lengths`` are in the unit of their times.
+    ``lengths`` are in the unit of their times.
     """
 
     def __init__(self, graph: QueryGraph, layouts: Sequence[KeyLayout]) -> None:
         self.lengths = {r: own[0].length for r, own in enumerate(graph.windows) if own is not None}
-        self.span = sum(1 << r for r in self.lengths)
         self._keys = {r: layout.time for r, layout in enumerate(layouts) if layout.time is not None}
 
-    def decide(self, one: int, other: int) -> bool:
-        """Whether tuples of two spans may be too far apart in time to meet."""
-        return bool(one & self.span and other & self.span)
+    def decide(self, one: Mapping[int, Array], other: Mapping[int, Array]) -> bool:
+        """Whether tuples of these relations may be too far apart in time to meet."""
+        return bool(self.lengths and self._windowed(one) and self._windowed(other))
 
     def agree(self, one: Tuples, other: Tuples, left: Array, right: Array | None) -> Array:
-        """Return which pairs of tuples are close enough in time, boolean, shape of ``left``.
-
-        ``left`` and ``right`` are the positions of each pair's tuples in ``one`` and ``other``. ``right`` is
-        None if they stand in the order of the pairs.
-        """
+        """Return which pairs of tuples are close enough in time, as :meth:`Matching.agree` does."""
         times: dict[int, Array] = {}
         for (stores, rows), places in ((one, left), (other, right)):
             for relation in self._windowed(rows):

@@ -44,11 +44,6 @@ class JoinState(Protocol):
     stems: Sequence[SteM]
     grouped: bool
 
-    @property
-    def is_serial(self) -> bool:
-        """Whether all that what arrives leads to has to be done before more arrives."""
-        return False
-
     def build(self, relation: int, batch: TupleBatch) -> TupleBatch:
         """Take base tuples, and return those that go on."""
 

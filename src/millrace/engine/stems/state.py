@@ -15,11 +15,9 @@ Raman, Deshpande & Hellerstein 2003.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from millrace.engine.access.paths import Paths
 from millrace.engine.eddy.operator import Operator
@@ -164,33 +162,3 @@ def find_live_rows(context: RunContext) -> LiveRows | None:
         return frozenset(always.union(asked, *(read for bit, read in reads if not done & bit)))
 
     return live
-
-
-def join_base_tuples(stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int) -> Iterator[TupleBatch]:
-    """Yield the join of the base tuples of a connected span, by probing one SteM after the other.
-
-    The run's own SteMs stay as they are: those of STAIRs have no indexes, and would go on filling them.
-    """
-    stems = [stem.fork() for stem in stems]
-    first = min(members(span), key=lambda r: (stems[r].store.held, r))
-    stem, lead = stems[first], stems[first].roles[0]
-    for low in range(stem.store.first, stem.rows, limit):
-        rows = np.arange(low, min(low + limit, stem.rows), dtype=np.int32)
-        base = TupleBatch(Signature(1 << lead), {lead: rows}, {lead: stem.store})
-        yield from _extend(stem.in_role(base), stems, graph, span, limit)
-
-
-def _extend(
-    batch: TupleBatch, stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int
-) -> Iterator[TupleBatch]:
-    """Yield what tuples join to, each piece of a probe's matches before the next one is made."""
-    if batch.signature.span == span:
-        yield batch
-        return
-    reachable = [r for r in graph.neighbours(batch.signature.span) if span >> r & 1]
-    target = stems[min(reachable, key=lambda r: (stems[r].store.held, r))]
-    probe = target.start(batch)
-    while not probe.is_done:
-        found = target.probe(probe, limit)
-        if found.size:
-            yield from _extend(found, stems, graph, span, limit)

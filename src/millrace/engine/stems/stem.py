@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -70,16 +69,16 @@ class Probe:
     """A probe that may be under way: resumable, so that no probe's output outgrows a batch.
 
     Attributes:
-        classes: The attribute classes that tie the tuples to the SteM; none for a cross product.
+        undecided: The attribute classes on which matches of the search do not agree for certain.
         end: Rows that the SteM had when the probe began.
         decided: Bit set of the residual predicates that every match satisfies.
     """
 
     batch: TupleBatch
-    classes: Classes
+    undecided: Classes
     walk: Cursor
     end: int
-    decided: int = 0
+    decided: int
 
     @property
     def is_done(self) -> bool:
@@ -172,12 +171,6 @@ class SteM:
         store = self.store
         return StateFigures(self.name, store.held, self.nbytes, inserted=store.rows, evicted=store.first)
 
-    def fork(self) -> SteM:
-        """Return a SteM of the same tuples that makes indexes of its own: who looks once leaves none here."""
-        other = copy(self)
-        vars(other).update(_indexes=dict(self._indexes), _ordered=dict(self._ordered))
-        return other
-
     def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Array]]:
         """Return the rows that can match, in some role, and their key codes."""
         if len(self.roles) == 1:
@@ -262,32 +255,31 @@ class SteM:
             decided = sum(1 << each.number for each in searched)
         else:
             walk = Product(batch.size, low, self.rows, high)
-        return Probe(batch, classes, walk, self.rows, decided)
+        undecided = classes if classes and not self.matching.decides(self.number, classes) else ()
+        return Probe(batch, undecided, walk, self.rows, decided)
 
     def probe(self, probe: Probe, limit: int, live: LiveRows | None = None) -> TupleBatch:
         """Return the next concatenated matches, at most ``limit``; ``probe.walk`` knows the rest.
 
-        They have the row numbers of this relation and of those that are ``live``, by default of all.
+        They have the row numbers of those relations that are ``live``, by default of all; of this one, if of
+        none.
         """
         batch, walk = probe.batch, probe.walk
         is_new = walk.is_new
         left, right = walk.pairs(limit)
         in_order = is_new and isinstance(walk, Walk) and len(left) == batch.size and walk.table.unique
-        if probe.classes and not self.matching.decides(self.number, probe.classes):
-            keep = self._verified(batch, probe.classes, left, right)
-            left, right = left[keep], right[keep]
         mine = self._fits(right)
         if mine is not None:
             left, right = left[mine], right[mine]
+        own = {self.number: self.store}, {self.number: right}
+        keep = self.matching.agree((batch.stores, batch.rows), own, probe.undecided, left, None)
+        if keep is not None:
+            left, right = left[keep], right[keep]
         old = batch.signature
-        if self.matching.windows.decide(old.span, 1 << self.number):
-            own = {self.number: self.store}, {self.number: right}
-            near = self.matching.windows.agree((batch.stores, batch.rows), own, left, None)
-            left, right = left[near], right[near]
         signature = old.having(span=old.span | 1 << self.number, prior=None, done=old.done | probe.decided)
         rows = dict(batch.rows)
-        if live is not None:
-            kept = live(signature.span, signature.done)
+        kept = None if live is None else live(signature.span, signature.done)
+        if kept is not None:
             rows = {relation: numbers for relation, numbers in rows.items() if relation in kept}
         if in_order and len(left) == batch.size:
             # Exactly one match for each tuple: what the batch has stays as it is.
@@ -296,7 +288,8 @@ class SteM:
             rows = {relation: numbers[left] for relation, numbers in rows.items()}
             stamps = None if batch.stamps is None else batch.stamps[left]
             failures = {i: f[left] for i, f in batch.failures.items()}
-        rows[self.number] = right
+        if kept is None or self.number in kept or not rows:
+            rows[self.number] = right
         return TupleBatch(
             signature,
             rows,
@@ -455,11 +448,6 @@ class SteM:
             if self.rows > first:
                 ordered.insert(self.store.gather(column, np.arange(first, self.rows)))
         return ordered
-
-    def _verified(self, batch: TupleBatch, classes: Classes, left: Array, right: Array) -> Array:
-        """Return which pairs agree on these classes, and not only on their codes."""
-        mine = {self.number: self.store}, {self.number: right}
-        return self.matching.verified((batch.stores, batch.rows), mine, classes, left, None)
 
     def _is_bound(self, batch: TupleBatch, classes: Classes) -> bool:
         return set(classes) <= set(self._graph.bound(batch.signature.span, self.number))
