@@ -10,6 +10,8 @@ it, and a SteM bounces wanted ones to an index. Here it is the priority of a tup
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +19,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.access.hybrid import IndexOrScan
+from millrace.engine.access.paths import AccessMethods
 from millrace.engine.arrays import is_true
 from millrace.engine.eddy.context import Given, RunContext
 from millrace.engine.eddy.dataflow import EddyDataflow
@@ -27,6 +31,7 @@ from millrace.engine.eddy.run import Run
 from millrace.engine.plan.evaluation import evaluate
 from millrace.engine.plan.expressions import Call, ColumnRef, Predicate, columns_of, show
 from millrace.engine.plan.spec import JoinSpec, check_columns
+from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import InputError
 
@@ -181,6 +186,44 @@ class PreferringEddy(Eddy):
         super().push(self._preference.split(batches))
 
 
+class PreferringRequests(IndexOrScan):
+    """Requests to indexes; tuples whose results are wanted first ask in any case, the most wanted first."""
+
+    def __init__(self, methods: AccessMethods, stems: Sequence[SteM]) -> None:
+        super().__init__(methods, stems)
+        self._urgent: dict[int, deque[TupleBatch]] = {}
+
+    def ask(self, number: int, batch: TupleBatch) -> None:
+        grade = batch.signature.preferred
+        if number not in self._queues or not grade:
+            super().ask(number, batch)
+            return
+        urgent = self._urgent.setdefault(number, deque())
+        urgent.insert(sum(each.signature.preferred >= grade for each in urgent), batch)
+
+    def submit(self) -> None:
+        """Submit what is urgent, before what has to be asked for and what pays."""
+        for number, urgent in self._urgent.items():
+            queues = self._queues[number]
+            if self._stems[queues.lookup.relation].complete:
+                urgent.clear()
+            elif urgent:
+                self._submit_first(queues, urgent, queues.index.room(math.inf), lazy=False)
+        super().submit()
+
+    def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
+        """Put tuples in order again, for others are wanted first now; what has its match does not wait."""
+        for number, queues in self._queues.items():
+            held = [*self._urgent.pop(number, ()), *queues.waiting]
+            queues.waiting.clear()
+            for batch in held:
+                for piece in graded(self._open(queues, self._kept(batch), lazy=True)):
+                    self.ask(number, piece)
+            pieces = [piece for batch in queues.rest for piece in graded(batch)]
+            queues.rest.clear()
+            queues.rest.extend(sorted(pieces, key=lambda each: -each.signature.preferred))
+
+
 class PreferringDataflow(EddyDataflow):
     """An eddy whose user prefers some tuples, between arrivals and the output."""
 
@@ -198,6 +241,7 @@ class PreferringDataflow(EddyDataflow):
             return replace(step, batches=[*self._preference.split(step.batches)])
 
         context.visit = graded
+        context.arrivals.requests = self._requests = PreferringRequests(context.methods, context.stems)
         super().__init__(context, given)
 
     def _make_buffer(self, limit: int) -> PreferringBuffer:
@@ -210,4 +254,4 @@ class PreferringDataflow(EddyDataflow):
         """See :func:`prefer`."""
         self._preference.change(wanted)
         self._buffer.regrade(self._preference.graded)
-        self._arrivals.requests.regrade(self._preference.graded)
+        self._requests.regrade(self._preference.graded)

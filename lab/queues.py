@@ -24,6 +24,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lab.preference import PreferringBuffer, PreferringDataflow, PreferringEddy
+from millrace.engine.access.arrivals import Arrivals
+from millrace.engine.access.modules import IndexAM, ScanAM
 from millrace.engine.access.schedule import Arrival
 from millrace.engine.eddy.context import Given, RunContext
 from millrace.engine.eddy.decisions import RoutingTable
@@ -111,11 +113,13 @@ class QueuedBuffer(PreferringBuffer):
     draining = False
     """Whether nothing new is to be taken in before all of it has been."""
 
-    def __init__(self, limits: Backpressure, context: RunContext, state: JoinState) -> None:
+    def __init__(
+        self, limits: Backpressure, context: RunContext, state: JoinState, coming: Callable[[], float]
+    ) -> None:
         super().__init__()
         self._state = state
         self._limits = limits
-        self._clock, self._coming = context.clock, context.arrivals.due
+        self._clock, self._coming = context.clock, coming
         self._tuples = 0
         # Probes that are not done, each with what it made last on top.
         self._under_way: list[Work] = []
@@ -381,19 +385,58 @@ class QueuedEddy(PreferringEddy):
                 self._send(operator, piece)
 
 
+class QueuedArrivals(Arrivals):
+    """Arrivals that are asked for while tuples are in flight too (``is_busy``), unless bindings are ending.
+
+    Then no relation is covered, for not everything that has arrived has been built; and no time passes.
+    """
+
+    def __init__(self, context: RunContext, is_busy: Callable[[], bool]) -> None:
+        super().__init__(context.methods, context.stems)
+        self._is_busy = is_busy
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether bindings end with the next round: until then all that an index answered is to be built."""
+        return bool(self._ended)
+
+    def due(self) -> float:
+        """Return when something may arrive, in seconds of the clock: minus infinity for at once."""
+        modules: list[ScanAM | IndexAM] = [*self._open_scans(), *(index for _, index in self._indexes)]
+        known = [module.due() for module in modules]
+        at_once = self._reading or None in known
+        return -math.inf if at_once else min((due for due in known if due is not None), default=math.inf)
+
+    def _take_over(self) -> None:
+        if not self._is_busy():
+            super()._take_over()
+
+    def _covered(self) -> list[Arrival]:
+        return [] if self._is_busy() else super()._covered()
+
+    def _is_open(self) -> bool:
+        return self._is_busy() or super()._is_open()
+
+    def _wait(self) -> None:
+        if not self._is_busy() and (self._reading or super()._is_open()):
+            super()._wait()
+
+
 class QueuedDataflow(PreferringDataflow):
     """An eddy with queues, between arrivals and the output."""
 
     _buffer: QueuedBuffer
+    _arrivals: QueuedArrivals
 
     def __init__(self, context: RunContext, given: Given, limits: Backpressure) -> None:
         self._limits, self._has_ends = limits, False
+        context.arrivals = QueuedArrivals(context, lambda: self.is_flying)
         super().__init__(context, given)
         for probe in context.filters.asking:
             probe.sets_aside = False  # what waits in queues is counted there
 
     def _make_buffer(self, limit: int) -> QueuedBuffer:
-        return QueuedBuffer(self._limits, self._context, self.state)
+        return QueuedBuffer(self._limits, self._context, self.state, self._arrivals.due)
 
     def _make_table(self, policy: Policy, candidates: Finding) -> QueuedTable:
         every = self._context.options.reoptimize_every

@@ -19,7 +19,7 @@ from lab.bench import budget
 from millrace.engine.operators.beside import Marks
 from millrace.engine.plan.expressions import Call, Column, ColumnRef, Exists, LeftJoin
 from millrace.engine.plan.spec import OutputColumn, RelationSpec
-from millrace.engine.spill import algorithms, folder, partitions
+from millrace.engine.spill import algorithms, partitions
 from millrace.engine.spill.folder import SpillFile, SpillFolder
 from millrace.engine.spill.spilling import SpillingEddy
 from millrace.errors import ExecutionError, InputError, OptionError
@@ -120,12 +120,13 @@ def test_partitions_that_are_probed_most_stay_in_memory(tmp_path, monkeypatch):
     built = pa.table({"k": list(range(2000)) + hot[: len(hot) // 5]}, pa.schema([("k", pa.int64())]))
     draw = random.Random(3)
     probing = [draw.choice(hot) if draw.random() < 0.9 else draw.randrange(2000) for _ in range(12_000)]
+    probing[:100] = [k for k, number in enumerate(numbers) if number == 0][:100]  # no batch alone tells
     case = block({"a": built, "s": pa.table({"k": pa.array(probing, pa.int64())})}, ["a.k = s.k"])
     options = within(tmp_path, "hybrid", 64_000, 256)
 
     def written() -> dict[int, int]:
         monkeypatch.setattr(algorithms, "partition_count", lambda *_: 4)
-        rows, eddy = spilled(case, options, chunk=256, stream="s")
+        rows, eddy = spilled(case, options, chunk=64, stream="s")
         assert rows == case.expected()
         return {relation: flow.tuples_in for relation, flow in eddy.tally.written.items()}
 
@@ -191,7 +192,7 @@ def test_files_go_as_soon_as_they_have_been_joined(options, tmp_path):
     ("alias", "error"), [("a", OSError("it failed")), ("b", KeyboardInterrupt()), ("c", OSError("it failed"))]
 )
 def test_nothing_is_left_after_a_failure(options, alias, error):
-    """A source that fails half-way, or Ctrl-C."""
+    """A source that fails half-way, or Ctrl-C; no file stays open for as long as the failure is looked at."""
     sources = CASE.batches(4)
 
     def failing():
@@ -199,8 +200,10 @@ def test_nothing_is_left_after_a_failure(options, alias, error):
         raise error
 
     eddy = SpillingEddy(CASE.spec, {**sources, alias: failing()}, options)
-    with pytest.raises(type(error)):
+    with pytest.raises(type(error)) as failure:
         list(eddy.run())
+    opened = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    assert failure.tb and not [name for name in opened if "millrace-spill-" in name]
 
 
 def test_nothing_is_left_when_the_consumer_stops_early(options, tmp_path):
@@ -230,9 +233,9 @@ def refused(self, path):
     raise OSError(errno.EIO, "Input/output error")
 
 
-def vanished(self, number, true=SpillFile.batch):
+def vanished(self, stored, true=SpillFile.batch):
     Path(self.path).unlink(missing_ok=True)
-    return true(self, number)
+    return true(self, stored)
 
 
 @pytest.mark.parametrize(
@@ -257,13 +260,11 @@ def test_a_budget_too_small_for_a_batch(options):
 
 @pytest.mark.parametrize(
     ("name", "what"),
-    [("missing", "does not exist"), ("file", "is not a folder"), ("", "may not write"), ("/proc", "'/proc'")],
+    [("missing", "No such file"), ("file", "Not a directory"), ("/proc", "'/proc'")],
 )
-def test_a_folder_that_cannot_be_used(tmp_path, monkeypatch, name, what):
-    """It is found before a source is read, whether a check says so or only the attempt to write."""
+def test_a_folder_that_cannot_be_used(tmp_path, name, what):
+    """It is found before a source is read."""
     (tmp_path / "file").touch()
-    if not name:
-        monkeypatch.setattr(folder.os, "access", lambda *_: False)
     with pytest.raises(OptionError, match=what):
         list(SpillingEddy(CASE.spec, UNREAD, within(tmp_path / name, "hybrid")).run())
 

@@ -52,18 +52,12 @@ class Arrivals:
         self._waits: Callable[[], int] = int
 
     def rounds(
-        self,
-        schedule: Schedule,
-        size: int,
-        is_busy: Callable[[], bool] = lambda: False,
-        waits: Callable[[], int] = int,
+        self, schedule: Schedule, size: int, waits: Callable[[], int] = int
     ) -> Iterator[list[Arrival]]:
         """Yield what arrives, in rounds, until nothing more can come.
 
         All of a round has been built, and all it leads to has been looked up, before the next one is
-        asked for. While tuples are in flight (``is_busy``) the eddy may also ask in between, unless
-        bindings are ending. Batches have at most ``size`` rows. ``waits`` counts the tuples that wait for
-        indexes.
+        asked for. Batches have at most ``size`` rows. ``waits`` counts the tuples that wait for indexes.
 
         Raises:
             ExecutionError: All scans of a relation have broken off, or nothing can come although
@@ -73,7 +67,7 @@ class Arrivals:
         self._reading, self._waits = True, waits
         self.requests.begin()
         while True:
-            self._ask_beside_scans(busy=is_busy())
+            self._ask_beside_scans()
             arrivals = self._ends() + self._answers(size)
             if not self._is_full():
                 arrivals += self._scanned(size)
@@ -83,31 +77,17 @@ class Arrivals:
                     for relation, batch in arrived or []:
                         self._note(relation, batch)
                     arrivals += arrived or []
-            if not is_busy():  # everything that has arrived has been built
-                arrivals += self._covered()
+            arrivals += self._covered()
             stalled = all(batch is STALLED for _, batch in arrivals)
             if stalled and not self._ended and (arrivals or self._is_open()):
                 arrivals += [(relation, STALLED) for relation in self._scans]
                 yield arrivals  # the eddy may give out what it has, and do what can be done meanwhile
-                if not is_busy():
-                    self._ask_beside_scans(busy=False)  # a scan may just have broken off
-                    self._wait()
-            elif arrivals or self._ended or is_busy():
+                self._ask_beside_scans()  # a scan may just have broken off
+                self._wait()
+            elif arrivals or self._ended:
                 yield arrivals
             elif not self._reading:
                 return
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether bindings end with the next round: until then all that an index answered is to be built."""
-        return bool(self._ended)
-
-    def due(self) -> float:
-        """Return when something may arrive, in seconds of the clock: minus infinity for at once."""
-        modules: list[ScanAM | IndexAM] = [*self._open_scans(), *(index for _, index in self._indexes)]
-        known = [module.due() for module in modules]
-        at_once = self._reading or None in known
-        return -math.inf if at_once else min((due for due in known if due is not None), default=math.inf)
 
     # What has arrived
 
@@ -173,14 +153,16 @@ class Arrivals:
             scan.close()
         return relation, None
 
-    def _ask_beside_scans(self, *, busy: bool) -> None:
+    def _ask_beside_scans(self) -> None:
         """Let indexes return what scans would, if that is sooner, and what no scan will."""
-        if not self._paths.lookups:
-            return
+        if self._paths.lookups:
+            self._take_over()
+            self.requests.submit()
+
+    def _take_over(self) -> None:
         for relation, scans in self._scans.items():
-            if not busy and all(scan.state == "broken" or scan.due() == math.inf for scan in scans):
+            if all(scan.state == "broken" or scan.due() == math.inf for scan in scans):
                 self.requests.take_over(relation)
-        self.requests.submit()
 
     def _covered(self) -> list[Arrival]:
         """Return the EOTs of relations of which indexes have returned all there is a need for."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -108,9 +108,8 @@ class _Queues:
 
     Attributes:
         asked: What the AM was asked for by any lookup in these types.
-        urgent: Tuples whose results are wanted first: they ask in any case, the most wanted first.
-        rest: Tuples of a driver, all of whose bindings have to be answered, matches or not: after what is
-            urgent, they ask in any case.
+        rest: Tuples of a driver, all of whose bindings have to be answered, matches or not: they ask in any
+            case.
         waiting: Other tuples.
         drivers: Relations that have ended and bind the lookup alone, with the number of answers from which
             on it is worth a look whether all of their bindings are answered.
@@ -119,7 +118,6 @@ class _Queues:
     lookup: Lookup
     index: MeasuredIndex
     asked: BindingSet
-    urgent: deque[TupleBatch] = field(default_factory=deque)
     rest: deque[TupleBatch] = field(default_factory=deque)
     waiting: deque[TupleBatch] = field(default_factory=deque)
     drivers: dict[int, int] = field(default_factory=dict)
@@ -160,7 +158,7 @@ class IndexOrScan:
     def ask(self, number: int, batch: TupleBatch) -> None:
         """Ask for what tuples bind, but for what the AM was asked for, or some AM has answered."""
         if number in self._queues:
-            self._wait(self._queues[number], batch)
+            self._queues[number].waiting.append(batch)
             return
         lookup = self._paths.lookups[number]
         coded, values = bound(self._matching, batch, lookup.classes)
@@ -185,32 +183,17 @@ class IndexOrScan:
             )
         )
 
-    def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
-        """Put tuples in order again, for others are wanted first now; what has its match does not wait."""
-        for queues in self._queues.values():
-            held = [*queues.urgent, *queues.waiting]
-            queues.urgent.clear()
-            queues.waiting.clear()
-            for batch in held:
-                for piece in graded(self._open(queues, self._kept(batch), lazy=True)):
-                    self._wait(queues, piece)
-            pieces = [piece for batch in queues.rest for piece in graded(batch)]
-            queues.rest.clear()
-            queues.rest.extend(sorted(pieces, key=lambda each: -each.signature.preferred))
-
     def submit(self) -> None:
         """Submit what pays now, and set alarms for what pays later."""
         for queues in self._queues.values():
             queues.index.alarm = math.inf
         for queues in self._queues.values():
             if self._stems[queues.lookup.relation].complete:
-                queues.urgent.clear()
                 queues.rest.clear()
                 queues.waiting.clear()
                 continue
-            for queue in (queues.urgent, queues.rest):
-                if queue:
-                    self._submit_first(queues, queue, queues.index.room(math.inf), lazy=False)
+            if queues.rest:
+                self._submit_first(queues, queues.rest, queues.index.room(math.inf), lazy=False)
             if queues.waiting:
                 self._submit_paying(queues)
 
@@ -251,15 +234,6 @@ class IndexOrScan:
             self._wanted[key] = BindingSet(lookup.keys)
         self._wanted[key].add_rows(fresh)
         self._indexes[lookup.module][1].submit(fresh)
-
-    def _wait(self, queues: _Queues, batch: TupleBatch) -> None:
-        """Take tuples that a SteM bounced back."""
-        grade = batch.signature.preferred
-        if not grade:
-            queues.waiting.append(batch)
-            return
-        before = sum(each.signature.preferred >= grade for each in queues.urgent)
-        queues.urgent.insert(before, batch)
 
     def _queues_of(self, relation: int) -> list[_Queues]:
         leads = self._graph.leads

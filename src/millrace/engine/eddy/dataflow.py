@@ -120,9 +120,7 @@ class EddyDataflow:
     def _rounds_of_arrivals(self) -> Iterator[list[Arrival]]:
         """Yield rounds of arrivals, with the time spent in the sources booked."""
         context = self._context
-        rounds = self._arrivals.rounds(
-            self._schedule, context.limit, lambda: self.is_flying, self.state.waits
-        )
+        rounds = self._arrivals.rounds(self._schedule, context.limit, self.state.waits)
         while True:
             began = context.clock.now()
             arrivals = next(rounds, None)

@@ -23,7 +23,6 @@ sort_merge everything                        everything, once, sorted           
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -62,15 +61,9 @@ class Sources:
     """The block's sources, each of which is read once, in batches that are checked and counted.
 
     A relation that has the same tuples as another (a self-join) has no source of its own: the first of them
-    to be read leaves the tuples in a file for the others, which join them as tuples of their own.
-
-    Args:
-        context: Of the run.
-        sources: By relation number.
-        shared: For relations without a source, the one that they share it with.
-        clock: Measures scans.
-        ended: Told of each relation that has been read to its end, and of the ends of its columns, so that
-            less is read of others (:meth:`millrace.engine.eddy.ingest.KeyRanges.ended`).
+    to be read leaves the tuples in a file for the others, which join them as tuples of their own: ``shared``
+    has the one that each of these shares a source with. ``ended`` is told of each relation that has been read
+    to its end, so that less is read of others (:meth:`millrace.engine.eddy.ingest.KeyRanges.ended`).
     """
 
     def __init__(
@@ -149,12 +142,7 @@ class Runs:
     batches whose bounds are remembered. A range of keys is then a few neighbouring batches of each run;
     ranges are cut so that each fits, and read in the order of keys, so that every run is read from its
     beginning to its end. Order among the tuples of a range does not matter to an eddy, so runs are merged by
-    range and not tuple by tuple.
-
-    Args:
-        context: Of the run of the block.
-        attribute: The class whose codes tuples are sorted by; relations without it are written as
-            they come. None for all relations.
+    range and not tuple by tuple. Relations without the class are written as they come.
     """
 
     def __init__(self, context: SpillContext, attribute: int | None) -> None:
@@ -294,11 +282,7 @@ def _probed(context: SpillContext, sources: Sources, join: Join, partitioner: Pa
     probing: Iterator[pa.RecordBatch] = iter(())
     sieved: Iterator[pa.RecordBatch] = iter(())
     if stream is not None:
-        probing = sources.keyed(stream)
-        if (first := next(probing, None)) is not None:
-            partitioner.keep_probed(stream, first)
-            probing = chain([first], probing)
-        del first
+        probing = partitioner.keep_probed(stream, sources.keyed(stream))
     kept = Partition(partitioner.hand_over())
     inputs = {r: context.drained(own) for r, own in kept.inputs.items() if r != stream}
     stats = {r: each for r, each in kept.stats.items() if r != stream}

@@ -74,11 +74,7 @@ def asked_in(spec: JoinSpec) -> list[Exists | LeftJoin]:
 
 
 class Passes:
-    """Which pass does what of a block; the join itself is pass 0.
-
-    Args:
-        late: The relations beside the join that have a pass of their own, in this order.
-    """
+    """Which pass does what of a block: the join itself is pass 0, and relations ``late`` have one each."""
 
     def __init__(self, spec: JoinSpec, late: Sequence[str]) -> None:
         self._spec = spec
@@ -140,12 +136,7 @@ def name_carried(spec: JoinSpec, ref: ColumnRef) -> str:
 
 
 class BesideSource:
-    """A relation beside the join: how it is read, and its partitions if it does not fit.
-
-    Attributes:
-        alias: Its name.
-        tally: What was done about it.
-    """
+    """A relation beside the join: how it is read, and its partitions if it does not fit."""
 
     def __init__(
         self,

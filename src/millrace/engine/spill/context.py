@@ -107,15 +107,12 @@ class Chunk:
 
     def pieces(self, rows: int) -> Iterator[Chunk]:
         """Yield chunks of at most so many rows, at least one each, that together are this one."""
-        if self.stats.rows <= max(1, rows):
-            yield self
-            return
         first, last = self.window or (0, self.stats.rows)
-        middle = (first + last) // 2
-        for low, high in ((first, middle), (middle, last)):
+        for low in range(first, last, rows):
+            high = min(low + rows, last)
             size = self.stats.bytes * (high - low) // (last - first)
             stats = replace(self.stats, rows=high - low, bytes=size)
-            yield from replace(self, stats=stats, window=(low, high)).pieces(rows)
+            yield replace(self, stats=stats, window=(low, high))
 
     def selected(self, batch: pa.RecordBatch, keys: Sequence[KeyColumn]) -> pa.RecordBatch:
         """Return the tuples of the chunk out of the batch that it was made of."""
@@ -184,12 +181,7 @@ def sized(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
 
 
 class Budget:
-    """A memory budget: what is meant for what, and how many bytes a run holds.
-
-    Attributes:
-        total: The budget in bytes.
-        peak: The most bytes held so far.
-    """
+    """A memory budget: what is meant for what, and how many bytes a run holds, ``peak`` at the most."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -215,11 +207,9 @@ class Budget:
     def batch(self, wanted: int, row_bytes: float, steps: int) -> int:
         """Return how many tuples a batch may have, at most ``wanted``.
 
-        Args:
-            wanted: ``Options.batch_size``.
-            row_bytes: Of a result row; results are gathered, collected and joined up a batch at a time.
-            steps: Modules on a tuple's way. At each there are a batch that probes and one of what it found,
-                of four bytes a component, and how far each chain has been followed.
+        Result rows, of ``row_bytes``, are gathered, collected and joined up a batch at a time. At each of the
+        modules on a tuple's way there are a batch that probes and one of what it found, of four bytes a
+        component, and how far each chain has been followed.
         """
         flying = 2 * steps * (4 * steps + 8)
         return max(1, min(wanted, int(self._free * _FLIGHT_SHARE / (4 * (row_bytes + 16) + flying))))
@@ -248,13 +238,9 @@ class SpillContext:
     """What everything in a run refers to.
 
     Attributes:
-        spec: The block.
-        options: The run's settings, with a memory budget.
-        folder: Where spill files go.
         stream: The relation to leave unbuilt while nothing is spilled, or None to build all.
         order: Relation numbers in the order in which they are read; the streamed one comes last.
         online: Whether all sources may be read in turn.
-        budget: The memory budget.
     """
 
     spec: JoinSpec
@@ -310,16 +296,8 @@ class SpillContext:
         return chunk.selected(batch, self.layouts[relation].keys)
 
     def batches(self, relation: int, chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
-        """Yield the tuples of the chunks; files are opened one at a time."""
-        file = None
-        for chunk in chunks:
-            here = chunk.data.file if isinstance(chunk.data, Stored) else None
-            if file is not None and here is not file:
-                file.close()
-            file = here
-            yield self.read(relation, chunk)
-        if file is not None:
-            file.close()
+        """Yield the tuples of the chunks."""
+        return (self.read(relation, chunk) for chunk in chunks)
 
     def drained(self, chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
         """Yield the tuples of chunks in memory; each is let go of before it is asked for the next."""

@@ -1,9 +1,9 @@
-"""The folder of one run's spill files: Arrow IPC files that are written once and read batch by batch.
+"""The folder of one run's spill files, which are written once and read batch by batch.
 
 Files are read through ordinary reads, not memory maps: mapped pages would count as memory of the
 process for as long as a tuple of theirs is in use. A file is removed when no chunk points to it any
-more, and the folder, with whatever is left, when the run ends in whatever way. What goes there and comes back
-is booked.
+more, and the folder, with whatever is left, when the run ends in whatever way: a failure holds on to the run
+for as long as it is looked at, but not to its files. What goes there and comes back is booked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class Tally:
     """What one run did: written, read and joined, and the figures of all its eddies together.
 
     Attributes:
-        aliases: The block's relations, by number.
         files: Spill files made (for ``sort_merge`` each sorted run is one).
         in_memory: Joins of tuples that had stayed in memory, but for a streamed relation's.
         from_disk: Joins of tuples read back.
@@ -98,76 +97,45 @@ class Tally:
         )
 
 
-def check_folder(path: str | None) -> None:
-    """Raise unless files can be made in the folder; None is the system's folder of temporary files.
-
-    Raises:
-        OptionError: There is no such folder, or it cannot be written to.
-    """
-    where = path or tempfile.gettempdir()
-    if not Path(where).is_dir():
-        what = "is not a folder" if Path(where).exists() else "does not exist"
-        raise OptionError(f"option spill_folder is {where!r}, which {what}: name a folder that exists")
-    if not os.access(where, os.W_OK | os.X_OK):
-        raise OptionError(
-            f"option spill_folder is {where!r}, which this process may not write to: "
-            "give it the right to, or name another folder"
-        )
-
-
 class SpillFile:
-    """An Arrow IPC file of one relation's tuples; removed when nothing refers to it any more."""
+    """Record batches of one relation, as Arrow IPC messages; removed when nothing refers to it any more."""
 
     def __init__(self, folder: SpillFolder, relation: int, schema: pa.Schema) -> None:
         folder.tally.files += 1
         self.path = str(Path(folder.path) / f"{folder.tally.files}-{relation}.arrow")
-        self._folder = folder
-        self._relation = relation
-        self._batches = 0
-        self._reader: Any = None
-        self._source: Any = None
+        self._folder, self._relation, self._schema = folder, relation, schema
         weakref.finalize(self, _remove, self.path).atexit = False
         with folder.writing():
             self._sink = folder.open(self.path)
-            self._writer = pa.ipc.new_file(self._sink, schema)
+        folder.files.add(self)
 
     def write(self, batch: pa.RecordBatch) -> Stored:
         """Append a batch; it can be read once the file is finished."""
         began = time.perf_counter()
-        before = self._sink.tell()
+        place = self._sink.tell()
         with self._folder.writing():
-            self._writer.write_batch(batch)
-        size = self._sink.tell() - before
-        self._batches += 1
+            self._sink.write(batch.serialize())
+        size = self._sink.tell() - place
         self._folder.tally.book("write", self._relation, batch.num_rows, time.perf_counter() - began, size)
-        return Stored(self, self._batches - 1, size)
+        return Stored(self, place, size)
 
     def finish(self) -> None:
         with self._folder.writing():
-            self._writer.close()
             self._sink.close()
-        del self._writer
 
-    def batch(self, number: int) -> pa.RecordBatch:
+    def batch(self, stored: Stored) -> pa.RecordBatch:
         """Return a record batch of the finished file, in memory of its own."""
-        if self._reader is None:
-            self._source = pa.OSFile(self.path, "rb")
-            self._reader = pa.ipc.open_file(self._source)
-        return self._reader.get_batch(number)
-
-    def close(self) -> None:
-        """Close the file for now; :meth:`batch` opens it again."""
-        if self._source is not None:
-            self._source.close()
-            self._reader = self._source = None
+        with pa.OSFile(self.path, "rb") as source:
+            source.seek(stored.place)
+            return pa.ipc.read_record_batch(source.read_buffer(stored.size), self._schema)
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A record batch of a spill file: its number there, and the bytes it takes in the file."""
+    """A record batch of a spill file: where it begins there, and the bytes it takes."""
 
     file: SpillFile
-    number: int
+    place: int
     size: int
 
 
@@ -179,6 +147,7 @@ class SpillFolder:
 
     def __init__(self, parent: str | None, tally: Tally) -> None:
         self.tally = tally
+        self.files = weakref.WeakSet[SpillFile]()
         self._parent = parent
         self.path = ""
 
@@ -189,7 +158,7 @@ class SpillFolder:
             where = self._parent or tempfile.gettempdir()
             raise OptionError(
                 f"option spill_folder is {where!r}, where no folder can be made ({error.strerror}): "
-                "name a folder that can be written to"
+                "name a folder that exists and can be written to"
             ) from error
         return self
 
@@ -199,6 +168,9 @@ class SpillFolder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        for file in [*self.files]:
+            with suppress(ExecutionError):
+                file.finish()
         shutil.rmtree(self.path, ignore_errors=True)
 
     def open(self, path: str) -> Any:
@@ -212,8 +184,8 @@ class SpillFolder:
         """
         began = time.perf_counter()
         try:
-            batch = stored.file.batch(stored.number)
-        except (OSError, pa.ArrowException) as error:
+            batch = stored.file.batch(stored)
+        except (EOFError, OSError, pa.ArrowException) as error:
             alias = self.tally.aliases[relation]
             raise ExecutionError(
                 f"tuples of {alias!r}, spilled to {stored.file.path}, cannot be read back: "

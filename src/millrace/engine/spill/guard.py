@@ -62,7 +62,6 @@ class BudgetMonitor:
     """Watches one join, whose state may take ``budget.state`` bytes, beside what small indexes take anyhow.
 
     Args:
-        context: Of the run; its budget is told what the join holds.
         stream: The relations of which results come: the one read last, or all, if they are read in turn.
         is_limited: False if the join cannot be made any smaller.
         may_end: Whether the stream may end early. Not with set semantics: its duplicates have to meet.

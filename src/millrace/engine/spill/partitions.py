@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import Array, to_arrow
+from millrace.engine.arrays import Array, gathered, to_arrow
 from millrace.engine.kernels import mix
 from millrace.engine.spill.context import (
     Chunk,
@@ -120,15 +121,11 @@ def most_probed(
 
 
 class Partitioner:
-    """Partitions being filled, one relation after the other.
+    """Partitions being filled, one relation after the other, by the hash of one attribute class.
 
-    Args:
-        context: Of the run.
-        attribute: The class that tuples are clustered by; None puts everything into one partition.
-        count: Number of partitions, a power of 2, at least 2.
-        level: Which hash function.
-        keep: Hold partitions in memory while the budget lasts; the largest are evicted when it does not.
-        stored: Tuples of relations without the class that are in files already.
+    Without a class there is one partition. With ``keep`` partitions are held in memory while the budget
+    lasts; the largest are evicted when it does not. ``count`` is a power of 2, at least 2; ``stored`` are
+    tuples of relations without the class that are in files already.
     """
 
     def __init__(
@@ -148,8 +145,7 @@ class Partitioner:
         self._resident = set(range(self._count)) if keep else set[int]()
         self._handed_over = False
         # Relations without the class have all of their tuples under None.
-        self._held: dict[Place, list[Chunk]] = {}
-        self._stored: dict[Place, list[Chunk]] = {(r, None): own for r, own in (stored or {}).items()}
+        self._places: dict[Place, list[Chunk]] = {(r, None): own for r, own in (stored or {}).items()}
         self._files: dict[Place, SpillFile] = {}
         self._pending: dict[Place, list[pa.RecordBatch]] = {}
         self._waiting = 0
@@ -197,16 +193,26 @@ class Partitioner:
             file.finish()
         self._files.clear()
 
-    def keep_probed(self, relation: int, sample: pa.RecordBatch) -> None:
+    def keep_probed(self, relation: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give memory to the partitions that are worth most, by the first tuples of the streamed relation.
 
-        All others have been added.
+        All others have been added. Returns the tuples; as many tell as a buffer has room for.
         """
         self._flush()
-        resident = self._resident
+        resident, budget = self._resident, self._context.budget
         if not (resident and self._covers(relation)) or len(resident) == self._count:
-            return
-        places = _totals(self._stored) | _totals(self._held)
+            return batches
+        if (sample := next(gathered(batches, 1 << 30, budget.buffer), None)) is None:
+            return batches
+        size = int(sample.nbytes)
+        budget.wait(size)
+        self._exchange(relation, sample)
+        return chain(budget.drain([sample], lambda _: size), batches)
+
+    def _exchange(self, relation: int, sample: pa.RecordBatch) -> None:
+        """Exchange partitions in memory if that saves more than it moves."""
+        resident = self._resident
+        places = _totals(self._places)
         sizes = [
             sum(each.bytes for place, each in places.items() if place[1] == n) for n in range(self._count)
         ]
@@ -234,15 +240,15 @@ class Partitioner:
         partition was evicted, it needs the latter too: they go to files as well.
         """
         self._flush()
-        if len(self._resident) < self._count:
-            for place in [place for place in self._held if place[1] is None]:
-                self._store(place, self._held[place])
-        self.finish()
         inputs: dict[int, list[Chunk]] = {relation: [] for relation in self._context.order}
-        for (relation, _), chunks in self._held.items():
-            inputs[relation] += chunks
-        self._held.clear()
+        for place, chunks in self._held().items():
+            inputs[place[0]] += chunks
+            if place[1] is None and len(self._resident) < self._count:
+                self._store(place)
+            else:
+                del self._places[place]
         self._handed_over = True
+        self.finish()
         return inputs
 
     def sieve(self, relation: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -316,7 +322,11 @@ class Partitioner:
         return numbered(codes_of(batch, key), self._level, self._count)
 
     def _chunks(self, relation: int, number: int) -> list[Chunk]:
-        return self._stored.get((relation, number if self._covers(relation) else None), [])
+        return self._places.get((relation, number if self._covers(relation) else None), [])
+
+    def _held(self) -> dict[Place, list[Chunk]]:
+        """Return what is in memory; of a place that is all or nothing."""
+        return {p: own for p, own in self._places.items() if own and isinstance(own[0].data, pa.RecordBatch)}
 
     def _has(self, number: int, relations: Iterable[int]) -> bool:
         return all(self._chunks(r, number) for r in relations)
@@ -332,10 +342,10 @@ class Partitioner:
             chunk = self._context.chunk(place[0], pa.concat_batches(slices))
             del slices
             if self._resident and not self._handed_over and (place[1] is None or place[1] in self._resident):
-                self._held.setdefault(place, []).append(chunk)
                 budget.wait(chunk.stats.bytes)
             else:
-                self._store(place, [chunk])
+                chunk = chunk.stored(self._file(place))
+            self._places.setdefault(place, []).append(chunk)
         budget.wait(-2 * copied)
         # What was cut up leaves holes that Arrow's allocator would keep, beside the budget.
         pa.default_memory_pool().release_unused()
@@ -346,7 +356,7 @@ class Partitioner:
 
         When none is left, relations without the class go too: there is nothing to join them with.
         """
-        held = _totals(self._held)
+        held = _totals(self._held())
         while not self._fits(held, self._resident):
             own = {n: sum(held[p].bytes for p in held if p[1] == n) for n in self._resident}
             number = largest(own)
@@ -364,24 +374,25 @@ class Partitioner:
 
     def _put_away(self, number: int) -> None:
         """Move a partition, which is not to be in memory any more, to files."""
-        for place in list(self._held):
+        for place, chunks in self._held().items():
             if place[1] == number or not self._resident:
-                chunks = self._held.pop(place)
-                self._store(place, chunks)
+                self._store(place)
                 self._context.budget.wait(-total(chunks).bytes)
 
     def _fetch(self, number: int) -> None:
         """Read a partition back from its files."""
-        for place in [place for place in self._stored if place[1] == number]:
-            for chunk in self._stored.pop(place):
-                held = Chunk(chunk.stats, self._context.read(place[0], chunk))
-                self._held.setdefault(place, []).append(held)
-                self._context.budget.wait(chunk.stats.bytes)
+        for place, chunks in self._places.items():
+            if place[1] == number:
+                self._context.budget.wait(total(chunks).bytes)
+                self._places[place] = [Chunk(c.stats, self._context.read(place[0], c)) for c in chunks]
 
-    def _store(self, place: Place, chunks: list[Chunk]) -> None:
+    def _store(self, place: Place) -> None:
+        self._places[place] = [chunk.stored(self._file(place)) for chunk in self._places[place]]
+
+    def _file(self, place: Place) -> SpillFile:
         if place not in self._files:
             self._files[place] = self._context.new_file(place[0])
-        self._stored.setdefault(place, []).extend(chunk.stored(self._files[place]) for chunk in chunks)
+        return self._files[place]
 
 
 def _totals(places: Mapping[Place, list[Chunk]]) -> dict[Place, ChunkStats]:

@@ -37,7 +37,6 @@ def run_of(
             no schedule, watch or whatever else of the ways of one eddy, for spilling has its own.
 
     Raises:
-        OptionError: A spill folder that cannot be used.
         InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on; or
             what is given does not go with a memory budget.
     """

@@ -27,7 +27,7 @@ from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill.algorithms import Inputs, Sources, grace, hybrid, joined, sort_merge, symmetric
 from millrace.engine.spill.beside import KEPT_SHARE, BesideSource, Part, Passes, asked_in, in_memory
 from millrace.engine.spill.context import Budget, ChunkStats, Partition, SpillContext, row_bytes
-from millrace.engine.spill.folder import SpillFolder, Tally, check_folder
+from millrace.engine.spill.folder import SpillFolder, Tally
 from millrace.engine.spill.guard import BudgetMonitor, OverBudget, Remainder
 from millrace.engine.spill.partitions import store
 from millrace.engine.stairs.choice import settle_architecture
@@ -70,7 +70,7 @@ class SpillingEddy:
             what those before it learned.
 
     Raises:
-        OptionError: No memory budget, or a spill folder that cannot be used.
+        OptionError: No memory budget.
         InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on; or a
             predicate asks several relations beside the join, or one behind what is not deterministic.
     """
@@ -86,7 +86,6 @@ class SpillingEddy:
         ranges, stream = given.get("ranges"), given.get("stream")
         if options.memory_budget is None:
             raise OptionError("option memory_budget is None: spilling needs a number of bytes to stay below")
-        check_folder(options.spill_folder)
         learns = ranges is not None and options.transfer and not options.online
         self._ended = partial(ranges.ended, QueryGraph.of(spec)) if ranges and learns else None
         shared = {i: spec.aliases.index(r.same_as) for i, r in enumerate(spec.relations) if r.same_as}
@@ -135,7 +134,7 @@ class SpillingEddy:
         Raises:
             ExecutionError: A user's predicate raised for a tuple that nothing else rejects, or spilling
                 failed, for example because the disk is full.
-            OptionError: The budget is too small for a single batch.
+            OptionError: The spill folder cannot be used, or the budget is too small for a single batch.
             PredicateError: A user's predicate returned what is no truth value.
         """
         began = self._clock.now()
@@ -294,15 +293,9 @@ class SpillingEddy:
     ) -> Generator[Any, None, Remainder | None]:
         """Yield the results of a join, in smaller pieces where its state turns out to be too large.
 
-        Args:
-            inputs: The tuples of each relation.
-            stats: How much that is, of those relations for which it is known.
-            streamed: The relation to leave unbuilt, or None.
-            online: Read and build all relations in turn.
-            partition: What the tuples are, if they come from files.
-
-        Returns:
-            With ``online``, what is left when the state is too large; None for nothing.
+        ``stats`` are of those relations for which they are known; ``streamed`` is left unbuilt; ``partition``
+        is what the tuples are, if they come from files. With ``online``, which reads and builds all relations
+        in turn, this returns what is left when the state is too large.
         """
         of = partition or Partition({}, level=1)
         while rest := (yield from self._run(inputs, stats, streamed, of, online=online)):
