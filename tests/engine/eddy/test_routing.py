@@ -30,9 +30,9 @@ from tests.engine.eddy.oracle import Case, block
 from tests.engine.laws import examples
 from tests.engine.operators import Probe
 
-LAWS = examples(50)
 ARMS = {"x": [0, 1, 2], "y": [0, 1, 2], "z": [0, 1, 2]}
 PROBES = [Probe(i) for i in range(6)]
+FOUND = [Candidate(operator, "r", Account(10), 1.0) for operator in PROBES]
 
 
 class Answering(Policy):
@@ -61,9 +61,8 @@ def route_all(routing: RoutingTable, batch: TupleBatch | None) -> list[tuple[Ope
     return pieces
 
 
-def table(policy: Policy, every: int = 1 << 60, legal: int = len(PROBES)) -> RoutingTable:
-    found = [Candidate(operator, "r", Account(10), 1.0) for operator in PROBES[:legal]]
-    return RoutingTable(policy, lambda _: found, every)
+def table(policy: Policy, every: int = 1 << 60, legal: int = len(PROBES), **how: Any) -> RoutingTable:
+    return RoutingTable(policy, lambda _: FOUND[:legal], every, **how)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def test_shares_that_do_not_make_a_whole_are_refused(shares: tuple[float, ...]) 
         run(star(ARMS, dict.fromkeys(ARMS, (0, 1))), policy=policy, stream="u")
 
 
-@LAWS
+@examples(50)
 @given(
     st.lists(st.integers(0, 100), min_size=1, max_size=6).filter(any),
     st.lists(st.integers(1, 9), min_size=1, max_size=150),
@@ -141,14 +140,9 @@ def test_whole_batches_go_one_way_each() -> None:
 
 def test_a_decision_that_says_the_same_again_is_kept_while_deciding_is_dear() -> None:
     """Until no more than a hundredth of the time went into it, but not for long: changes are noticed."""
-    clock, candidates = VirtualClock(), [Candidate(operator, "r", Account(10), 1.0) for operator in PROBES]
-
-    def found(_: Signature) -> list[Candidate]:
-        clock.advance(1.0)
-        return candidates
-
-    policy = Answering(lambda c: ((c[0].operator, 1.0),))
-    routing = RoutingTable(policy, found, 1000, clock=clock)
+    clock = VirtualClock()
+    policy = Answering(lambda c: clock.advance(1.0) or ((c[0].operator, 1.0),))
+    routing = table(policy, 1000, clock=clock)
     for batches, asked in ((1, 1), (1, 2), (4, 2), (1, 3)):
         for _ in range(batches):
             routing.route(singletons(1000))
@@ -160,13 +154,8 @@ def test_a_decision_that_says_the_same_again_is_kept_while_deciding_is_dear() ->
 
 def test_decisions_about_functions_hold_longer_while_they_say_the_same() -> None:
     """Up to eight times as long, in seconds of work; one that says something else begins anew."""
-    candidates = [Candidate(operator, "r", Account(10), 1.0) for operator in PROBES]
     policy = Answering(lambda c: ((c[1 if 650 < done < 680 else 0].operator, 1.0),))
-    routing, done, lengths = (
-        RoutingTable(policy, lambda _: candidates, 1 << 60, busy=lambda: done / 1000),
-        0,
-        [],
-    )
+    routing, done, lengths = table(policy, busy=lambda: done / 1000), 0, []
     while done < 750:
         ((_, piece),), _ = routing.route(singletons(1000))
         lengths.append(piece.size)

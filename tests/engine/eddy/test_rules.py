@@ -127,9 +127,7 @@ def extended(widen: Callable[..., Any]) -> Callable[..., Any]:
 
 def unextended(widened: Callable[..., TupleBatch]) -> Callable[..., TupleBatch]:
     """Return a left join that drops what has no match."""
-    return lambda self, batch, left, right, origin: widened(
-        self, batch, left[right > 0], right[right > 0], origin
-    )
+    return lambda self, batch, left, right, of: widened(self, batch, left[right > 0], right[right > 0], of)
 
 
 def unordered(of: Callable[[JoinSpec], QueryGraph]) -> Callable[[JoinSpec], QueryGraph]:
