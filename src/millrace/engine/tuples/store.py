@@ -1,8 +1,8 @@
 """The base tuples of one relation in one task, and the key codes they are joined by.
 
-Rows get numbers in the order of arrival. Payload stays in the Arrow batches it came in and is
-only gathered for output, for residual predicates and to verify hashed keys; what joins touch all
-the time, the key codes, lies in contiguous numpy arrays.
+Rows get numbers in the order of arrival. Payload stays in the Arrow batches it came in until some of it is
+gathered: for output, for residual predicates and to verify hashed keys. Then it is put together, with room
+for what comes later. What joins touch all the time, the key codes, lies in contiguous numpy arrays.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from millrace.engine.arrays import Array, ends_of, to_arrow, to_numpy
 from millrace.engine.kernels import MAX_ROWS
+from millrace.engine.tuples.growing import Growing
 from millrace.engine.tuples.keys import KeyColumn, Values, are_equal
 from millrace.errors import ExecutionError
 
@@ -107,8 +108,8 @@ class RelationStore:
         self._chunks: list[pa.RecordBatch] = []
         self._payload = 0  # bytes of the chunks: other threads read it, so reading changes nothing
         self._starts: list[int] = []
-        self._taken = 0
-        self._merged = 0, False  # how many chunks a merge has left, and whether it was of all rows
+        self._merged = 0  # so many chunks, the first ones, have been put together as far as they can be
+        self._growing: Growing | None = None  # what the last one of these is a view of, if it has room
         self._codes = [CodeColumn(room) for _ in keys]
         self._widest: dict[str, tuple[int, int]] = {}  # the largest value of so many rows, in bytes
 
@@ -174,7 +175,7 @@ class RelationStore:
         gone = next((i for i, end in enumerate(starts) if end > self.first), len(starts))
         self._payload -= self._weigh(gone)
         del self._chunks[:gone], self._starts[:gone]
-        self._merged = 0, False
+        self._merged = max(0, self._merged - gone)
         if self._chunks and self.schema.names:
             dead, size = self.first - self._starts[0], self._chunks[0].num_rows
             if dead > size - dead:
@@ -182,6 +183,9 @@ class RelationStore:
                 self._chunks[0] = self._chunks[0].take(to_arrow(np.arange(dead, size)))
                 self._starts[0] = self.first
                 self._payload += self._weigh(1)
+                self._merged = 0 if self._merged == 1 else self._merged
+        if not self._merged:
+            self._growing = None
         if self.first - self.base > self.held:
             for column in self._codes:
                 column.drop(self.first - self.base)
@@ -190,7 +194,7 @@ class RelationStore:
     def hand_over(self) -> list[pa.RecordBatch]:
         """Return the rows held, as batches; they are the caller's from now on, and nobody else's."""
         chunks, self._chunks = self._chunks, []
-        self._payload = 0
+        self._payload, self._merged, self._growing = 0, 0, None
         if chunks:
             chunks[0] = chunks[0].slice(self.first - self._starts[0])
         return chunks
@@ -261,10 +265,9 @@ class RelationStore:
         Where the rows are is worked out once for all columns.
         """
         places = [self.schema.get_field_index(column) for column in columns]
-        if not self._chunks:
+        if not self._chunks or not places:
             return [pa.nulls(0, self.schema.field(place).type) for place in places]
-        self._taken += len(rows)
-        if len(self._chunks) > 1:
+        if self._merged < len(self._chunks) > 1:
             self._merge()
         if len(self._chunks) > 1:
             return self._take(places, rows)
@@ -300,40 +303,38 @@ class RelationStore:
         ]
 
     def _merge(self) -> None:
-        """Merge chunks until each is at least twice as large as the next: O(n log n) copying in all.
+        """Put chunks together as far as Arrow's offsets reach: each row is copied once, or a few times.
 
-        When all rows have come they become one chunk, once as many have been taken: then the copy has paid.
+        The first time they make a chunk of just their size, for often all have come.
         """
-        whole = self.complete and self._taken >= self.held
-        if self._merged == (len(self._chunks), whole):
-            return
-        runs: list[tuple[int, int, int]] = []  # the first chunk of each, rows, bytes
-        for first, chunk in enumerate(self._chunks):
-            rows, size = chunk.num_rows, int(chunk.nbytes)
-            while runs and (whole or runs[-1][1] < 2 * rows) and runs[-1][2] + size < _MERGE_BYTES:
-                first = runs[-1][0]
-                rows, size = rows + runs[-1][1], size + runs.pop()[2]
-            runs.append((first, rows, size))
-        ends = [*(first for first, _, _ in runs[1:]), len(self._chunks)]
-        chunks: list[pa.RecordBatch] = []
-        starts: list[int] = []
-        for (first, _, _), end in zip(runs, ends, strict=True):
-            start = self._starts[first]
-            for chunk in self._joined(self._chunks[first:end]):
-                chunks.append(chunk)
-                starts.append(start)
-                start += chunk.num_rows
-        self._chunks, self._starts, self._merged = chunks, starts, (len(chunks), whole)
+        last = max(0, self._merged - 1)
+        runs, held = list[list[pa.RecordBatch]](), _MERGE_BYTES
+        for chunk in self._chunks[last:]:
+            size = int(chunk.nbytes)
+            if not runs or held + size > _MERGE_BYTES:
+                runs.append([])
+                held = 0
+            runs[-1].append(chunk)
+            held += size
+        if self._merged and len(runs[0]) > 1:
+            before, *new = runs[0]
+            if self._growing is None:
+                self._growing = Growing(pa.struct(list(self.schema)))
+                self._growing.append(before.to_struct_array())
+            self._growing.append(_joined(new).to_struct_array())
+            columns = self._growing.view().flatten()
+            runs[0] = [pa.RecordBatch.from_arrays(columns, schema=self.schema)]
+        if len(runs) > 1:
+            self._growing = None
+        self._chunks[last:] = map(_joined, runs)
+        ends = np.cumsum([chunk.num_rows for chunk in self._chunks[last:]])
+        self._starts[last + 1 :] = (self._starts[last] + ends[:-1]).tolist()
+        self._merged = len(self._chunks)
         self._payload = self._weigh()
 
     def _weigh(self, first: int | None = None) -> int:
         """Return the bytes of the first chunks, so many or all."""
         return sum(int(chunk.nbytes) for chunk in self._chunks[:first])
-
-    def _joined(self, chunks: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        if len(chunks) == 1:
-            return chunks
-        return pa.Table.from_batches(chunks, self.schema).combine_chunks().to_batches() or chunks[:1]
 
 
 def slices(widths: Iterable[Array | None], rows: int, most: int) -> Iterator[slice]:
@@ -359,6 +360,10 @@ def is_run(rows: Array) -> bool:
     if not len(rows) or rows[-1] - rows[0] + 1 != len(rows):
         return False
     return bool((rows[1:] - rows[:-1] == 1).all())
+
+
+def _joined(chunks: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return chunks[0] if len(chunks) == 1 else pa.concat_batches(chunks)
 
 
 def _is_fixed(kind: pa.DataType) -> bool:
