@@ -209,20 +209,14 @@ def _compare(op: str, left: Data, right: Data, kind: pa.DataType) -> Data:
 
 def _float_compare(op: str, left: Any, right: Any) -> Any:
     """Compare floats with NaN equal to itself and above every other number (Spark's order)."""
+    if op in (negated := {"<>": "=", "<=": ">", ">=": "<"}):
+        return pc.invert(_float_compare(negated[op], left, right))
+    if op == ">":
+        return _float_compare("<", right, left)
     left_nan, right_nan = pc.is_nan(left), pc.is_nan(right)
-    match op:
-        case "=":
-            return pc.or_kleene(pc.equal(left, right), pc.and_kleene(left_nan, right_nan))
-        case "<>":
-            return pc.invert(_float_compare("=", left, right))
-        case "<":
-            return pc.or_kleene(pc.less(left, right), pc.and_kleene(right_nan, pc.invert(left_nan)))
-        case ">":
-            return _float_compare("<", right, left)
-        case "<=":
-            return pc.invert(_float_compare("<", right, left))
-        case _:
-            return pc.invert(_float_compare("<", left, right))
+    if op == "=":
+        return pc.or_kleene(pc.equal(left, right), pc.and_kleene(left_nan, right_nan))
+    return pc.or_kleene(pc.less(left, right), pc.and_kleene(right_nan, pc.invert(left_nan)))
 
 
 def _like(values: Any, pattern: str) -> Any:

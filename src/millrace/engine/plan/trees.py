@@ -40,14 +40,10 @@ class JoinTree:
     edges: tuple[Edge, ...]
 
     @cached_property
-    def _sides(self) -> dict[int, tuple[int, int]]:
+    def _sides(self) -> dict[int, tuple[int, ...]]:
         """Per edge, the spans that it separates: that of its first end and that of its second."""
-        sides = {}
-        for edge in self.edges:
-            others = [each for each in self.edges if each != edge]
-            first, second = edge.ends
-            sides[edge.number] = self._part(first, others), self._part(second, others)
-        return sides
+        others = {edge.number: [each for each in self.edges if each != edge] for edge in self.edges}
+        return {e.number: tuple(self._part(end, others[e.number]) for end in e.ends) for e in self.edges}
 
     def _part(self, start: int, edges: Sequence[Edge]) -> int:
         """Return the span of the relations that edges hold together with one."""
@@ -60,12 +56,10 @@ class JoinTree:
 
     def border(self, span: int) -> tuple[int, ...]:
         """Return the edges that lead out of a span."""
-        return self._borders.get(span) or self._borders.setdefault(
-            span,
-            tuple(
-                edge.number for edge in self.edges if (span >> edge.ends[0] & 1) != (span >> edge.ends[1] & 1)
-            ),
-        )
+        if span not in self._borders:
+            leading = (e.number for e in self.edges if sum(span >> end & 1 for end in e.ends) == 1)
+            self._borders[span] = tuple(leading)
+        return self._borders[span]
 
     @cached_property
     def _borders(self) -> dict[int, tuple[int, ...]]:
