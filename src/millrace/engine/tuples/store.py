@@ -8,6 +8,7 @@ for what comes later. What joins touch all the time, the key codes, lies in cont
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -216,9 +217,8 @@ class RelationStore:
         if not self._chunks or len(rows) * sum(map(self._most, wide)) <= most:
             return None
         found: Array = np.zeros(len(rows), np.int64)
-        order, parts = self._locate(rows)
-        sizes = [sum(_sizes(chunk.column(name), at, at + 1) for name in wide) for chunk, at in parts]
-        found[order] = np.concatenate(sizes)
+        for chunk, here, at in self._locate(rows):
+            found[here] = sum(_sizes(chunk.column(name), at, at + 1) for name in wide)
         return found
 
     def _most(self, column: str) -> int:
@@ -260,47 +260,34 @@ class RelationStore:
         return self.take([column], rows)[0]
 
     def take(self, columns: Sequence[str], rows: Array) -> list[pa.Array]:
-        """Return the values of several columns at these row numbers, in their order.
-
-        Where the rows are is worked out once for all columns.
-        """
+        """Return the values of several columns at these row numbers, in their order."""
         places = [self.schema.get_field_index(column) for column in columns]
-        if not self._chunks or not places:
+        if not (self._chunks and len(rows) and places):
             return [pa.nulls(0, self.schema.field(place).type) for place in places]
-        if self._merged < len(self._chunks) > 1:
-            self._merge()
-        if len(self._chunks) > 1:
-            return self._take(places, rows)
-        chunk, start = self._chunks[0], self._starts[0]
-        if is_run(rows):
-            return [chunk.column(place).slice(int(rows[0]) - start, len(rows)) for place in places]
-        indices = to_arrow(rows - start if start else rows)
-        return [chunk.column(place).take(indices) for place in places]
-
-    def _take(self, places: Sequence[int], rows: Array) -> list[pa.Array]:
-        """Return the values of columns by place, of several chunks."""
-        order, located = self._locate(rows)
-        parts = [(chunk, to_arrow(at)) for chunk, at in located]
-        inverse = np.empty(len(order), np.int64)
-        inverse[order] = np.arange(len(order))
-        back = to_arrow(inverse)
-        return [
-            pa.concat_arrays([chunk.column(place).take(indices) for chunk, indices in parts]).take(back)
+        parts = self._locate(rows)
+        if len(parts) == 1 and is_run(rows):
+            ((chunk, _, at),) = parts
+            return [chunk.column(place).slice(int(at[0]), len(at)) for place in places]
+        indices = [to_arrow(at) for _, _, at in parts]
+        found = [
+            [chunk.column(place).take(at) for (chunk, _, _), at in zip(parts, indices, strict=True)]
             for place in places
         ]
+        if len(parts) == 1:
+            return [only for (only,) in found]
+        back = to_arrow(np.argsort(np.concatenate([here for _, here, _ in parts])))
+        return [pa.concat_arrays(each).take(back) for each in found]
 
-    def _locate(self, rows: Array) -> tuple[Array, list[tuple[pa.RecordBatch, Array]]]:
-        """Return the chunks that have these rows, with the rows' places there, and the order that this is."""
+    def _locate(self, rows: Array) -> list[tuple[pa.RecordBatch, Any, Array]]:
+        """Return the chunks that have some of these rows: which ones, and the places of these there."""
+        if self._merged < len(self._chunks) > 1:
+            self._merge()
+        if len(self._chunks) == 1:
+            start = self._starts[0]
+            return [(self._chunks[0], slice(None), rows - start if start else rows)]
         owner = np.searchsorted(np.asarray(self._starts), rows, side="right") - 1
-        order = np.argsort(owner, kind="stable")
-        bounds = np.searchsorted(owner[order], np.arange(len(self._chunks) + 1))
-        return order, [
-            (chunk, rows[order[low:high]] - start)
-            for chunk, start, low, high in zip(
-                self._chunks, self._starts, bounds[:-1], bounds[1:], strict=True
-            )
-            if low < high or not len(rows)
-        ]
+        there = [(number, np.flatnonzero(owner == number)) for number in np.unique(owner)]
+        return [(self._chunks[n], here, rows[here] - self._starts[n]) for n, here in there]
 
     def _merge(self) -> None:
         """Put chunks together as far as Arrow's offsets reach: each row is copied once, or a few times.
