@@ -45,23 +45,18 @@ class CodeColumn:
         self._count = 0
         self._parts: list[Array] = []
 
-    @classmethod
-    def of(cls, codes: Array) -> CodeColumn:
-        """Return a column of codes that are there already."""
-        column = cls()
-        column._settled, column._count, column.size = codes, len(codes), len(codes)
-        return column
-
     def append(self, codes: Array) -> None:
         """Add codes; they are not copied and must not change afterwards."""
-        self._parts.append(codes)
+        self._parts += [codes] if len(codes) else []
         self.size += len(codes)
         if len(self._parts) > _PARTS:
             self.all()
 
     def all(self) -> Array:
         """Return all codes side by side, shape ``(size,)``, a view."""
-        if self._parts and self.size > len(self._settled):
+        if len(self._parts) == 1 and not self._count:
+            self._settled, self._count = self._parts.pop(), self.size
+        elif self._parts and self.size > len(self._settled):
             grown = np.empty(max(self.size, 2 * len(self._settled), self._room), np.int64)
             grown[: self._count] = self._settled[: self._count]
             self._settled = grown
@@ -118,10 +113,7 @@ class RelationStore:
     def single(cls, batch: pa.RecordBatch, keys: Sequence[KeyColumn], coded: list[Array]) -> RelationStore:
         """Return a store that holds one batch of a relation that is streamed without being kept."""
         store = cls(batch.schema, keys)
-        store.rows = batch.num_rows
-        store._chunks, store._starts = [batch], [0]
-        store._payload = int(batch.nbytes)
-        store._codes = [CodeColumn.of(values) for values in coded]
+        store.append(batch, coded)
         return store
 
     @property
