@@ -159,11 +159,12 @@ def gathered(
         count += batch.num_rows
         held += int(batch.nbytes)
         if count >= rows or held >= size or (len(parts) == 1 and count >= rows // 2):
-            yield _whole(parts)
+            yield joined(parts)
             parts, count, held = [], 0, 0
     if parts:
-        yield _whole(parts)
+        yield joined(parts)
 
 
-def _whole(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return batches as one, of a single one itself."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import Array, ends_of, to_arrow, to_numpy
+from millrace.engine.arrays import Array, ends_of, joined, to_arrow, to_numpy
 from millrace.engine.kernels import MAX_ROWS
 from millrace.engine.tuples.growing import Growing
 from millrace.engine.tuples.keys import KeyColumn, Values, are_equal
@@ -300,12 +300,12 @@ class RelationStore:
             if self._growing is None:
                 self._growing = Growing(pa.struct(list(self.schema)))
                 self._growing.append(before.to_struct_array())
-            self._growing.append(_joined(new).to_struct_array())
+            self._growing.append(joined(new).to_struct_array())
             columns = self._growing.view().flatten()
             runs[0] = [pa.RecordBatch.from_arrays(columns, schema=self.schema)]
         if len(runs) > 1:
             self._growing = None
-        self._chunks[last:] = map(_joined, runs)
+        self._chunks[last:] = map(joined, runs)
         ends = np.cumsum([chunk.num_rows for chunk in self._chunks[last:]])
         self._starts[last + 1 :] = (self._starts[last] + ends[:-1]).tolist()
         self._merged = len(self._chunks)
@@ -339,10 +339,6 @@ def is_run(rows: Array) -> bool:
     if not len(rows) or rows[-1] - rows[0] + 1 != len(rows):
         return False
     return bool((rows[1:] - rows[:-1] == 1).all())
-
-
-def _joined(chunks: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return chunks[0] if len(chunks) == 1 else pa.concat_batches(chunks)
 
 
 def _is_fixed(kind: pa.DataType) -> bool:
