@@ -30,7 +30,6 @@ from millrace.engine.plan.expressions import (
     Literal,
     Not,
     Or,
-    Overlap,
     Predicate,
     Truth,
     Value,
@@ -49,7 +48,7 @@ _ORDER = {
     "=": pc.equal,
     "<>": pc.not_equal,
 }
-_ARITHMETIC = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
+_ARITHMETIC = {"+": pc.add, "-": pc.subtract, "*": pc.multiply, "&": pc.bit_wise_and}
 _PARTS: dict[str, Callable[[Any], Any]] = {
     "year": pc.year,
     "quarter": pc.quarter,
@@ -96,7 +95,7 @@ class Evaluation:
         match node:
             case Function("cast", to, (operand,)):
                 return widen(self._value(operand), to)
-            case Function("+" | "-" | "*" as op, to, (left, right)):
+            case Function("+" | "-" | "*" | "&" as op, to, (left, right)):
                 result = _ARITHMETIC[op](self._value(left), self._value(right))
                 assert result.type == to, f"{result.type} of {node}"
                 return result
@@ -154,10 +153,6 @@ class Evaluation:
                 return pc.is_null(self._value(operand))
             case Truth(operand):
                 return self._value(operand)
-            case Overlap(ours, theirs):
-                pairs = ((self._value(a), self._value(b)) for a, b in zip(ours, theirs, strict=True))
-                words = (pc.bit_wise_and(a, b) for a, b in pairs)
-                return reduce(pc.or_, (pc.not_equal(word, scalar(0, pa.uint64())) for word in words))
             case Call() | Exists():
                 raise TypeError(f"{show(node)} is for a selection module to evaluate")
             case Not(argument):
