@@ -161,15 +161,16 @@ def _share_of_all(nodes: Sequence[Predicate], rows: int, bounds: Callable[[str],
 
 def _share_of_list(bounds: Bounds, rows: int, values: tuple[Any, ...], to: pa.DataType) -> float:
     """Return the share that has one of some values: as much of each that is between the bounds."""
+    inside = values
     try:
         least, greatest = _plain(bounds[0], to), _plain(bounds[1], to)
         literals = zip(values, _constants(values, to, to), strict=True)
-        values = tuple(value for value, at in literals if least <= at <= greatest)
+        inside = tuple(value for value, at in literals if least <= at <= greatest)
     except _UNCLEAR:
         pass  # nothing is known of any
-    if not values:
-        return 0.0
-    return min(1.0, len(values) * _share_of_comparison("=", bounds, rows, values[0], to, to))
+    if not inside:
+        return _LEAST if values and pa.types.is_floating(to) else 0.0
+    return min(1.0, len(inside) * _share_of_comparison("=", bounds, rows, inside[0], to, to))
 
 
 def _share_of_comparison(
@@ -183,7 +184,7 @@ def _share_of_comparison(
     found = _UNKNOWN.get(op, _OTHER)
     try:
         least, greatest, at = (_plain(low, to), _plain(high, to), *_constants((value,), kind, to))
-        # Literals may be NaN, which Spark orders above everything.
+        # Literals may be NaN, which Spark orders above everything; and bounds are widened less exactly.
         if not pa.types.is_floating(to) and not _may_hold(op, least, greatest, at):
             return 0.0
         if not least <= at <= greatest:
