@@ -120,9 +120,7 @@ FILTERS = {
         Not(IsNull(column("flag"))),
     ),
     "wide <> 1": (compare("wide", "<>", decimal.Decimal(1), pa.decimal128(38, 3)),),
-    "small in (9.95d)": (
-        InList(column("small"), (9.95,), pa.float64()),
-    ),  # which Arrow casts to a little more
+    "small in (9.95d)": (InList(column("small"), (9.95,), pa.float64()),),  # it is cast to a bit more
     "i8 <=> null": (compare("i8", "<=>", None, pa.int8()),),
 }
 

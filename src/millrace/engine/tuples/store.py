@@ -216,13 +216,9 @@ class RelationStore:
     def _most(self, column: str) -> int:
         """Return the size of the column's largest value, in bytes; of values forgotten too."""
         seen, most = self._widest.get(column, (0, 0))
-        if seen < self.rows:
-            for chunk, start in zip(self._chunks, self._starts, strict=True):
-                if start + chunk.num_rows > seen:
-                    at = np.arange(max(0, seen - start), chunk.num_rows)
-                    fresh = _sizes(chunk.column(column), at, at + 1)
-                    most = max(most, int(fresh.max(initial=0)))
-            self._widest[column] = self.rows, most
+        for chunk, _, at in self._locate(np.arange(max(seen, self.first), self.rows)):
+            most = max(most, int(_sizes(chunk.column(column), at, at + 1).max(initial=0)))
+        self._widest[column] = self.rows, most
         return most
 
     def agree(
