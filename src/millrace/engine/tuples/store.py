@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import Array, ends_of, joined, to_arrow, to_numpy
+from millrace.engine.arrays import Array, ends_of, fixed_width, joined, to_arrow, to_numpy
 from millrace.engine.kernels import MAX_ROWS
 from millrace.engine.tuples.growing import Growing
 from millrace.engine.tuples.keys import KeyColumn, Values, are_equal
@@ -205,7 +205,7 @@ class RelationStore:
 
         None where that cannot be more than ``most`` in all, which is seen without a look at the rows.
         """
-        wide = [column for column in columns if not _is_fixed(self.schema.field(column).type)]
+        wide = [column for column in columns if fixed_width(self.schema.field(column).type) is None]
         if not self._chunks or len(rows) * sum(map(self._most, wide)) <= most:
             return None
         found: Array = np.zeros(len(rows), np.int64)
@@ -335,11 +335,6 @@ def is_run(rows: Array) -> bool:
     if not len(rows) or rows[-1] - rows[0] + 1 != len(rows):
         return False
     return bool((rows[1:] - rows[:-1] == 1).all())
-
-
-def _is_fixed(kind: pa.DataType) -> bool:
-    """Whether all values of a type take as many bytes."""
-    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind))
 
 
 def _sizes(column: pa.Array, low: Array, high: Array) -> Array:
