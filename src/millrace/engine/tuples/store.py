@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import Array, ends_of, fixed_width, joined, to_arrow, to_numpy
+from millrace.engine.arrays import Array, ends_of, extend, fixed_width, joined, to_arrow, to_numpy
 from millrace.engine.kernels import MAX_ROWS
 from millrace.engine.tuples.growing import Growing
 from millrace.engine.tuples.keys import KeyColumn, Values, are_equal
@@ -40,8 +40,7 @@ class CodeColumn:
 
     def __init__(self, room: int = 0) -> None:
         self.size = 0
-        self._room = min(room, MOST_ROOM)
-        self._settled = np.empty(0, np.int64)
+        self._settled = np.empty(min(room, MOST_ROOM), np.int64)
         self._count = 0
         self._parts: list[Array] = []
 
@@ -54,14 +53,8 @@ class CodeColumn:
 
     def all(self) -> Array:
         """Return all codes side by side, shape ``(size,)``, a view."""
-        if len(self._parts) == 1 and not self._count:
-            self._settled, self._count = self._parts.pop(), self.size
-        elif self._parts and self.size > len(self._settled):
-            grown = np.empty(max(self.size, 2 * len(self._settled), self._room), np.int64)
-            grown[: self._count] = self._settled[: self._count]
-            self._settled = grown
         for codes in self._parts:
-            self._settled[self._count : self._count + len(codes)] = codes
+            self._settled = extend(self._settled, self._count, codes) if len(self._settled) else codes
             self._count += len(codes)
         self._parts.clear()
         return self._settled[: self.size]
