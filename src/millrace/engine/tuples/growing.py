@@ -21,6 +21,7 @@ class Growing:
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
         self._has_ends = any(is_kind(kind) for is_kind in (t.is_string, t.is_binary, t.is_list, t.is_map))
+        self._bits = 0 if self._has_ends or t.is_nested(kind) or t.is_null(kind) else kind.bit_width
         self._size = 0
         self._valid: Array | None = None  # bits; None while there is no null
         self._ends = np.zeros(1, np.int32)
@@ -36,12 +37,11 @@ class Growing:
             self._valid = np.full(self._size // 8 + 1, 0xFF, np.uint8)
         if self._valid is not None:
             self._valid = _extend_bits(self._valid, self._size, to_numpy(array.is_valid()))
+        low, high, held = (place * self._bits // 8 for place in (start, start + size, self._size))
         if self._has_ends:
             ends = np.frombuffer(array.buffers()[1], np.int32)[start : start + size + 1]
             low, high, held = int(ends[0]), int(ends[-1]), int(self._ends[self._size])
             self._ends = extend(self._ends, self._size + 1, ends[1:] + np.int32(held - low), _SPARE)
-        elif not t.is_nested(kind) and not t.is_null(kind):
-            low, high, held = (place * kind.bit_width // 8 for place in (start, start + size, self._size))
         if t.is_struct(kind):
             parts = [array.field(number) for number in range(kind.num_fields)]
         elif t.is_nested(kind):
