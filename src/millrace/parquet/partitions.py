@@ -7,7 +7,6 @@ gives up where it is not: then Spark reads the table itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date
 from typing import Any
@@ -48,13 +47,13 @@ def _unescaped(text: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)  # one character each, not UTF-8
 
 
-def infer(column: str, texts: Sequence[str]) -> tuple[pa.DataType, dict[str, Any]]:
-    """Return the column's type and the value of each text, as Spark infers them.
+def infer(column: str, texts: set[str]) -> pa.DataType:
+    """Return the column's type as Spark infers it.
 
     Raises:
         Doubtful: The texts mix types, or are of a kind whose reading is uncertain.
     """
-    distinct = sorted(set(texts) - {NULL})
+    distinct = sorted(texts - {NULL})
     if not distinct:
         raise Doubtful(f"partition column {column!r} has no value but null")
     kinds = {_kind(column, text) for text in distinct}
@@ -64,8 +63,7 @@ def infer(column: str, texts: Sequence[str]) -> tuple[pa.DataType, dict[str, Any
         kinds = {pa.int64()}
     if len(kinds) > 1:
         raise Doubtful(f"partition column {column!r} mixes {' and '.join(sorted(map(str, kinds)))}")
-    (kind,) = kinds
-    return kind, {text: value_of(column, kind, text) for text in (*distinct, NULL)}
+    return kinds.pop()
 
 
 def value_of(column: str, kind: pa.DataType, text: str) -> Any:
