@@ -128,9 +128,10 @@ def test_forgetting_frees_memory_and_costs_little() -> None:
     store = RelationStore(SCHEMA, KEYS)
     appended(whole, store, 0, 100)
     window = store.nbytes
-    for low in range(100, 5000, 20):
-        appended(whole, store, low, low + 20)
+    for low in range(100, 5000, 35):
+        appended(whole, store, low, low + 35)
         store.gather("s", np.array([low, store.first]))
+        assert codes(store.gather("k", np.arange(low, low + 35)), pa.int64())[0][-1] == low + 34
         store.forget(store.rows - 100)
         assert store.held == 100
         assert sum(chunk.num_rows for chunk in store._chunks) <= 240

@@ -63,7 +63,9 @@ class Growing:
             return pa.nulls(self._size, self._kind)
         buffers = [None if self._valid is None else pa.py_buffer(self._valid)]
         buffers += [pa.py_buffer(self._ends)] if self._has_ends else []
-        buffers += [] if t.is_nested(self._kind) else [pa.py_buffer(self._data)]
+        # Without the room: readers see a buffer as so many values.
+        used = int(self._ends[self._size]) if self._has_ends else -(-self._size * self._bits // 8)
+        buffers += [] if t.is_nested(self._kind) else [pa.py_buffer(self._data[:used])]
         children = [part.view() for part in self._parts]
         return pa.Array.from_buffers(self._kind, self._size, buffers, children=children)
 
