@@ -124,8 +124,7 @@ def test_rows_keep_their_numbers_values_and_codes(data: st.DataObject, sizes: li
 
 def test_forgetting_frees_memory_and_costs_little() -> None:
     """A window of 100 rows that slides over 5,000 takes no more than a few windows' memory."""
-    whole = table(5000)
-    store = RelationStore(SCHEMA, KEYS)
+    whole, store = table(5000), RelationStore(SCHEMA, KEYS)
     appended(whole, store, 0, 100)
     window = store.nbytes
     for low in range(100, 5000, 35):
