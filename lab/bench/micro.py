@@ -88,7 +88,7 @@ def symmetric_join(left: np.ndarray, right: np.ndarray, batch: int = BATCH) -> i
             tables[side].insert(codes)
             walk = tables[1 - side].probe(codes)
             while not walk.is_done:
-                matches += len(tables[1 - side].matches(walk, 4 * BATCH)[0])
+                matches += len(walk.pairs(4 * BATCH)[0])
     return matches
 
 

@@ -78,7 +78,7 @@ def nasty() -> pa.Table:
             "i16": pa.array([-32768, 32767, None, 1, 2, 3], pa.int16()),
             "f32": pa.array([nan, -0.0, None, 1.5, inf, -inf], pa.float32()),
             "f64": pa.array([nan, -0.0, None, 0.0, inf, -inf]),
-            "small": pa.array([decimal.Decimal("1.25"), None] * 3, pa.decimal128(5, 2)),
+            "small": pa.array([decimal.Decimal("9.95"), None] * 3, pa.decimal128(5, 2)),
             "wide": pa.array([decimal.Decimal("12345678901234567890.123"), None] * 3, pa.decimal128(30, 3)),
             "text": pa.array(["", "ü", None, "a%b", "z" * 300, "\U0001f600"]),
             "view": pa.array(["a", "b", None, "long enough not to be inlined", "", "e"], pa.string_view()),
@@ -120,6 +120,7 @@ FILTERS = {
         Not(IsNull(column("flag"))),
     ),
     "wide <> 1": (compare("wide", "<>", decimal.Decimal(1), pa.decimal128(38, 3)),),
+    "small in (9.95d)": (InList(column("small"), (9.95,), pa.float64()),),  # it is cast to a bit more
     "i8 <=> null": (compare("i8", "<=>", None, pa.int8()),),
 }
 

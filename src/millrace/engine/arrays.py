@@ -29,14 +29,14 @@ def _bits(truths: Array) -> Array:
     return np.packbits(truths, bitorder="little")
 
 
-def extend(held: Array, size: int, new: Array) -> Array:
+def extend(held: Array, size: int, new: Array, room: float = 2) -> Array:
     """Return an array whose first ``size`` values are those of ``held`` and whose next are the new ones.
 
-    That is the same array as long as it has room; one with no room is copied to one of twice the size.
+    That is the same array as long as it has room; else a copy that has room for ``room`` times as many.
     """
     last = size + len(new)
     if last > len(held):
-        grown = np.empty(max(last, 2 * len(held), _LEAST), new.dtype)
+        grown = np.empty(max(int(room * last), _LEAST), new.dtype)
         grown[:size] = held[:size]
         held = grown
     held[size:last] = new
@@ -159,11 +159,12 @@ def gathered(
         count += batch.num_rows
         held += int(batch.nbytes)
         if count >= rows or held >= size or (len(parts) == 1 and count >= rows // 2):
-            yield _whole(parts)
+            yield joined(parts)
             parts, count, held = [], 0, 0
     if parts:
-        yield _whole(parts)
+        yield joined(parts)
 
 
-def _whole(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return batches as one, of a single one itself."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -217,19 +217,20 @@ def _table_of(path: str, files: Sequence[_File], store: Store) -> ParquetTable:
     lowered = [name.lower() for name in (*footers[0].schema.names, *columns)]
     if len(set(lowered)) != len(lowered):
         raise Doubtful("a partition column has the name of another column")
-    kinds = []
-    values = []
-    for place, column in enumerate(columns):
-        texts = [file.partition[place][1] for file in files]
-        kind, value_of_text = infer(column, texts)
-        kinds.append(pa.field(column, kind))
-        values.append([value_of_text[text] for text in texts])
-    rows = zip(*values, strict=True) if values else [()] * len(files)
+    kinds = {
+        column: infer(column, {file.partition[place][1] for file in files})
+        for place, column in enumerate(columns)
+    }
     made = tuple(
-        ParquetFile(file.path, tuple(row), file.state if store.is_remote else None)
-        for file, row in zip(files, rows, strict=True)
+        ParquetFile(
+            file.path,
+            tuple(value_of(name, kinds[name], text) for name, text in file.partition),
+            file.state if store.is_remote else None,
+        )
+        for file in files
     )
-    return ParquetTable(path, made, pa.schema([*footers[0].schema, *kinds]), columns, store=store)
+    schema = pa.schema([*footers[0].schema, *map(pa.field, kinds, kinds.values())])
+    return ParquetTable(path, made, schema, columns, store=store)
 
 
 def _difference(first: Footer, other: Footer) -> str:

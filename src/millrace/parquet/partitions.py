@@ -7,17 +7,13 @@ gives up where it is not: then Spark reads the table itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from contextlib import suppress
 from datetime import date
 from typing import Any
 
 import pyarrow as pa
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
-
-_KINDS = {
-    "string": pa.string(), "int": pa.int32(), "long": pa.int64(), "double": pa.float64(), "date": pa.date32(),
-}  # fmt: skip
 
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
@@ -51,24 +47,23 @@ def _unescaped(text: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)  # one character each, not UTF-8
 
 
-def infer(column: str, texts: Sequence[str]) -> tuple[pa.DataType, dict[str, Any]]:
-    """Return the column's type and the value of each text, as Spark infers them.
+def infer(column: str, texts: set[str]) -> pa.DataType:
+    """Return the column's type as Spark infers it.
 
     Raises:
         Doubtful: The texts mix types, or are of a kind whose reading is uncertain.
     """
-    distinct = sorted(set(texts) - {NULL})
+    distinct = sorted(texts - {NULL})
     if not distinct:
         raise Doubtful(f"partition column {column!r} has no value but null")
     kinds = {_kind(column, text) for text in distinct}
-    if "string" in kinds:
-        kinds = {"string"}
-    elif kinds == {"int", "long"}:
-        kinds = {"long"}
+    if pa.string() in kinds:
+        kinds = {pa.string()}
+    elif kinds == {pa.int32(), pa.int64()}:
+        kinds = {pa.int64()}
     if len(kinds) > 1:
-        raise Doubtful(f"partition column {column!r} mixes {' and '.join(sorted(kinds))}")
-    kind = _KINDS[kinds.pop()]
-    return kind, {text: value_of(column, kind, text) for text in (*distinct, NULL)}
+        raise Doubtful(f"partition column {column!r} mixes {' and '.join(sorted(map(str, kinds)))}")
+    return kinds.pop()
 
 
 def value_of(column: str, kind: pa.DataType, text: str) -> Any:
@@ -87,28 +82,20 @@ def value_of(column: str, kind: pa.DataType, text: str) -> Any:
             return int(text)
     if pa.types.is_float64(kind) and (_INTEGER.match(text) or _DOUBLE.match(text)):
         return float(text)
-    if pa.types.is_date32(kind) and _DATE.match(text) and _kind(column, text) == "date":
-        return date.fromisoformat(text)
+    if pa.types.is_date32(kind) and _DATE.match(text):
+        with suppress(ValueError):
+            return date.fromisoformat(text)
     if pa.types.is_boolean(kind) and text in ("true", "false"):
         return text == "true"
     raise Doubtful(f"partition value {column}={text} of type {kind}")
 
 
-def _kind(column: str, text: str) -> str:
-    if _INTEGER.match(text):
-        number = int(text)
-        if -(2**31) <= number < 2**31:
-            return "int"
-        if -(2**63) <= number < 2**63:
-            return "long"
-    elif _DOUBLE.match(text):
-        return "double"
-    elif _DATE.match(text):
-        try:
-            date.fromisoformat(text)
-        except ValueError:
-            raise Doubtful(f"partition value {column}={text}") from None
-        return "date"
-    elif _WORD.match(text) and not _NOT_WORDS.match(text):
-        return "string"
+def _kind(column: str, text: str) -> pa.DataType:
+    likely = (pa.int32(), pa.int64()) if _INTEGER.match(text) else (pa.float64(), pa.date32())
+    for kind in likely:
+        with suppress(Doubtful):
+            value_of(column, kind, text)
+            return kind
+    if _WORD.match(text) and not _NOT_WORDS.match(text):
+        return pa.string()
     raise Doubtful(f"partition value {column}={text}, whose type is uncertain")

@@ -1,8 +1,8 @@
-"""What a row group's statistics say of filters: that no row passes, or which share of its rows.
+"""What a row group's statistics say of filters: which share of its rows passes, nothing where none can.
 
-Pruning errs towards reading only: whatever is not understood may match. For shares, values are taken to be
-spread evenly from the least to the greatest, and conditions to be independent, but for the two ends of a
-range (Selinger et al. 1979). Of what statistics do not tell there are the same old guesses.
+Pruning errs towards reading only: whatever is not understood may match. Else values are taken to be spread
+evenly from the least to the greatest, and conditions to be independent, but for the two ends of a range
+(Selinger et al. 1979). Of what statistics do not tell there are the same old guesses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ returns whether to read it."""
 
 # What is taken to pass an equality, and anything else, of which nothing is known.
 _EQUAL, _OTHER = 1 / 10, 1 / 3
-_UNKNOWN = {"=": _EQUAL, "<=>": _EQUAL, "<>": 1 - _EQUAL}
+_UNKNOWN = {"=": _EQUAL, "<>": 1 - _EQUAL}
+_LEAST = 1e-12  # what may hold for a row, however improbable, is never estimated as nothing
 _UNCLEAR = (pa.ArrowException, AttributeError, ArithmeticError, TypeError, ValueError)
 
 
@@ -66,22 +67,13 @@ def bounds_of(
     return bounds
 
 
-def may_match(node: Predicate, rows: int, bounds: Callable[[str], Bounds]) -> bool:
-    """Return False when the predicate is certainly not true for any row of a row group of ``rows``."""
-    match node:
-        case And(arguments):
-            return all(may_match(a, rows, bounds) for a in arguments)
-        case Or(arguments):
-            return any(may_match(a, rows, bounds) for a in arguments)
-        case IsNull(operand):
-            return bounds(operand.ref.column)[2] != 0
-        case InList(operand, values, to):
-            known = [v for v in values if v is not None]
-            return _may_compare("=", bounds(operand.ref.column), rows, known, to, to)
-    if (found := _comparison(node)) is not None:
-        op, name, literal, to = found
-        return _may_compare(op, bounds(name), rows, [literal.value], literal.type, to)
-    return True
+def share(node: Predicate, rows: int, bounds: Callable[[str], Bounds]) -> float:
+    """Return which share of a row group's rows the predicate is true for, an estimate.
+
+    It is 0 where it is certainly true for none, and else, as a row may pass, that of one at least.
+    """
+    found = _share(node, rows, bounds)
+    return max(1 / rows, found) if found else 0.0
 
 
 def _comparison(node: Predicate) -> tuple[str, str, Literal, pa.DataType] | None:
@@ -92,27 +84,6 @@ def _comparison(node: Predicate) -> tuple[str, str, Literal, pa.DataType] | None
         case Compare(op, Literal() as literal, Column(ref), to):
             return MIRRORED[op], ref.column, literal, to
     return None
-
-
-def _may_compare(
-    op: str, bounds: Bounds, rows: int, values: list[Any], kind: pa.DataType, to: pa.DataType
-) -> bool:
-    low, high, nulls = bounds
-    if op == "<=>":
-        if values == [None]:
-            return nulls != 0
-        op = "="
-    if not values or values == [None]:
-        return False
-    if nulls is not None and nulls == rows:
-        return False
-    if low is None or pa.types.is_floating(to):  # literals may be NaN, which Spark orders above everything
-        return True
-    try:
-        least, greatest = _plain(low, to), _plain(high, to)
-        return any(_may_hold(op, least, greatest, value) for value in _constants(tuple(values), kind, to))
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return True
 
 
 def _may_hold(op: str, low: Any, high: Any, value: Any) -> bool:
@@ -147,19 +118,15 @@ def _plain(value: pa.Scalar, to: pa.DataType) -> Any:
     return value.value if pa.types.is_temporal(to) else value.as_py()
 
 
-def share(filters: Sequence[Predicate], rows: int, bounds: Callable[[str], Bounds]) -> float:
-    """Return the share of the rows that passes all filters; as a row may pass, it is that of one at least."""
-    return max(1 / rows, _share(And(tuple(filters)), rows, bounds))
-
-
 def _share(node: Predicate, rows: int, bounds: Callable[[str], Bounds]) -> float:
+    """Return an estimate, however small, or 0 where no row can pass: a product of estimates is never 0."""
     match node:
         case And(arguments):
             return _share_of_all(arguments, rows, bounds)
         case Or(arguments):
             return 1 - math.prod(1 - _share(each, rows, bounds) for each in arguments)
         case Not(argument):
-            return 1 - _share(argument, rows, bounds)
+            return max(_LEAST, 1 - _share(argument, rows, bounds))
         case IsNull(operand):
             nulls = bounds(operand.ref.column)[2]
             return _EQUAL if nulls is None else nulls / rows
@@ -178,6 +145,8 @@ def _share_of_all(nodes: Sequence[Predicate], rows: int, bounds: Callable[[str],
     ranges: dict[str, dict[str, float]] = {}
     for node in nodes:
         found, passing = _comparison(node), _share(node, rows, bounds)
+        if not passing:
+            return 0.0
         if found is None or found[0] not in ("<", "<=", ">", ">="):
             result *= passing
             continue
@@ -187,20 +156,21 @@ def _share_of_all(nodes: Sequence[Predicate], rows: int, bounds: Callable[[str],
         below, above = ends["<"], ends[">"]
         # Guesses of both ends may leave nothing between them: then it is as if they were independent.
         result *= below + above - 1 if below + above > 1 else below * above
-    return result
+    return max(_LEAST, result)
 
 
 def _share_of_list(bounds: Bounds, rows: int, values: tuple[Any, ...], to: pa.DataType) -> float:
     """Return the share that has one of some values: as much of each that is between the bounds."""
+    inside = values
     try:
         least, greatest = _plain(bounds[0], to), _plain(bounds[1], to)
         literals = zip(values, _constants(values, to, to), strict=True)
-        values = tuple(value for value, at in literals if least <= at <= greatest)
+        inside = tuple(value for value, at in literals if least <= at <= greatest)
     except _UNCLEAR:
         pass  # nothing is known of any
-    if not values:
-        return 0.0
-    return min(1.0, len(values) * _share_of_comparison("=", bounds, rows, values[0], to, to))
+    if not inside:
+        return _LEAST if values and pa.types.is_floating(to) else 0.0
+    return min(1.0, len(inside) * _share_of_comparison("=", bounds, rows, inside[0], to, to))
 
 
 def _share_of_comparison(
@@ -210,8 +180,13 @@ def _share_of_comparison(
     if value is None:
         return (_EQUAL if nulls is None else nulls / rows) if op == "<=>" else 0.0
     present = 1.0 if nulls is None else 1 - nulls / rows
+    op = "=" if op == "<=>" else op
+    found = _UNKNOWN.get(op, _OTHER)
     try:
         least, greatest, at = (_plain(low, to), _plain(high, to), *_constants((value,), kind, to))
+        # Literals may be NaN, which Spark orders above everything; and bounds are widened less exactly.
+        if not pa.types.is_floating(to) and not _may_hold(op, least, greatest, at):
+            return 0.0
         if not least <= at <= greatest:
             equal, below = 0.0, float(at > greatest)
         elif least == greatest:
@@ -220,18 +195,12 @@ def _share_of_comparison(
             width = greatest - least + 1
             equal, below = 1 / width, (at - least) / width
         elif op in _UNKNOWN:
-            return present * _UNKNOWN[op]
+            equal, below = _EQUAL, 0.0
         else:
             equal, below = 0.0, float((at - least) / (greatest - least))
+        shares = {"=": equal, "<>": 1 - equal, "<": below, "<=": below + equal}
+        shares |= {">": 1 - below - equal, ">=": 1 - below}
+        found = min(1.0, shares[op])
     except _UNCLEAR:
-        return present * _UNKNOWN.get(op, _OTHER)
-    shares = {
-        "=": equal,
-        "<=>": equal,
-        "<>": 1 - equal,
-        "<": below,
-        "<=": below + equal,
-        ">": 1 - below - equal,
-        ">=": 1 - below,
-    }
-    return present * min(1.0, max(0.0, shares[op]))
+        pass  # the bounds say nothing
+    return max(_LEAST, present * found) if present else 0.0

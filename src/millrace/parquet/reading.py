@@ -20,7 +20,7 @@ from millrace.engine.plan.evaluation import compute, evaluate
 from millrace.engine.plan.expressions import ColumnRef, Predicate, Value, columns_of
 from millrace.errors import ReadError
 from millrace.parquet.footers import footer_of
-from millrace.parquet.pruning import Keeps, bounds_of, may_match
+from millrace.parquet.pruning import Keeps, bounds_of, share
 from millrace.parquet.store import State, Store
 from millrace.parquet.tables import Split
 from millrace.parquet.types import cast
@@ -94,7 +94,7 @@ class _Group:
     def may_match(self, predicate: Predicate) -> bool:
         """Whether a predicate may hold for one of the rows."""
         bounds = bounds_of(self._footer, self._split.group, self._constants, self._computed)
-        return may_match(predicate, self._split.rows, bounds)
+        return share(predicate, self._split.rows, bounds) > 0
 
     def read(self, columns: tuple[str, ...], filters: tuple[Predicate, ...]) -> pa.RecordBatch:
         rows = self._split.rows

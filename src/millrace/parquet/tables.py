@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.engine.arrays import fixed_width
-from millrace.engine.plan.expressions import Predicate, Value, columns_of, type_of
+from millrace.engine.plan.expressions import And, Predicate, Value, columns_of, type_of
 from millrace.errors import InputError, near
 from millrace.parquet.footers import Footer, footers_of
-from millrace.parquet.pruning import bounds_of, may_match, share
+from millrace.parquet.pruning import bounds_of, share
 from millrace.parquet.store import DISKS, State, Store
 
 _TEXT_BYTES = 16  # a guess
@@ -197,8 +197,7 @@ def splits(
         sizes = [footer.decoded_bytes(spelled) for spelled in own.values() if spelled is not None]
         for group, rows in enumerate(footer.rows):
             bounds = bounds_of(footer, group, fixed, computed)
-            if rows and all(may_match(predicate, rows, bounds) for predicate in filters):
+            if rows and (passing := share(And(filters), rows, bounds)):
                 size = sum(each[group] for each in sizes)
-                passing = share(filters, rows, bounds)
                 kept.append(Split(file.path, group, rows, size, constants, table.store, file.state, passing))
     return tuple(kept)

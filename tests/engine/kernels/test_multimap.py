@@ -43,7 +43,7 @@ def probed(table: Multimap, codes: list[int], limit: int, low: int = 0, high: An
     last: dict[int, int] = {}
     calls = 0
     while not walk.is_done:
-        left, right = table.matches(walk, limit)
+        left, right = walk.pairs(limit)
         assert len(left) == len(right) <= limit
         for position, row in zip(left.tolist(), right.tolist(), strict=True):
             pairs[position, row] += 1
@@ -97,7 +97,7 @@ def test_a_walk_does_not_look_at_rows_that_are_too_old(stride: int) -> None:
         fresh = np.arange(1 + piece * 500, 501 + piece * 500)
         table.insert(np.concatenate([np.zeros(10, np.int64), fresh]) * stride)
     first = table.rows - 510
-    table._nexts[:first] = first
+    table.nexts[:first] = first
     assert probed(table, [0], 100, first) == Counter({(0, row): 1 for row in range(first, first + 10)})
 
 

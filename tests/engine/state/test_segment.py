@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from millrace.engine.access.paths import Paths
-from millrace.engine.kernels import Multimap
+from millrace.engine.kernels import Multimap, Walk
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.stairs import invariants as stairs
 from millrace.engine.stairs.stair import Segment
@@ -36,14 +36,14 @@ Tuples = list[dict[int, int]]
 def pairs() -> Iterator[list[int]]:
     """Yield a list that gets the number of pairs of each look at an index."""
     looked: list[int] = []
-    right = Multimap.matches
+    right = Walk.pairs
 
-    def matches(self: Multimap, *given: Any) -> Any:
-        found = right(self, *given)
+    def pairs(self: Walk, limit: int) -> Any:
+        found = right(self, limit)
         looked.append(len(found[0]))
         return found
 
-    with mock.patch.object(Multimap, "matches", matches):
+    with mock.patch.object(Walk, "pairs", pairs):
         yield looked
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import array_of, counted, to_arrow
+from millrace.engine.arrays import array_of, counted, joined, to_arrow
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.tuples import BATCH_BYTES, RelationStore
 from millrace.engine.tuples.batch import TupleBatch
@@ -131,5 +131,5 @@ class Output(Sink):
 
     def _flush(self) -> Iterator[pa.RecordBatch]:
         if self._ready:
-            yield self._ready[0] if len(self._ready) == 1 else pa.concat_batches(self._ready)
+            yield joined(self._ready)
             self._ready, self._rows, self._bytes = [], 0, 0

@@ -94,13 +94,19 @@ def _cached(function: Callable[..., Any]) -> Any:
     """
     import numba
 
-    for folder in (None, _temporary):
-        with suppress(RuntimeError, OSError), _cache_dir(None if folder is None else folder()):
-            made = numba.njit(cache=True, nogil=True)(function)
-            path = Path(str(made.stats.cache_path))
-            path.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=path).close()
-            return made
+    settings: Any = numba.config
+    usual = settings.CACHE_DIR
+    try:
+        for folder in (lambda: usual, _temporary):
+            with suppress(RuntimeError, OSError):
+                settings.CACHE_DIR = folder()
+                made = numba.njit(cache=True, nogil=True)(function)
+                path = Path(str(made.stats.cache_path))
+                path.mkdir(parents=True, exist_ok=True)
+                tempfile.TemporaryFile(dir=path).close()
+                return made
+    finally:
+        settings.CACHE_DIR = usual
     return numba.njit(nogil=True)(function)
 
 
@@ -108,20 +114,6 @@ def kept_in() -> str:
     """Return the folder in which compiled functions are kept, empty where none can be written."""
     made = _cached(_type)  # any function of a file beside the kernels will do: it is not compiled
     return str(made.stats.cache_path or "")
-
-
-@contextmanager
-def _cache_dir(folder: str | None) -> Iterator[None]:
-    """Let numba use a folder, if one is given, for functions that are decorated in the body."""
-    from numba import config
-
-    before = config.CACHE_DIR  # type: ignore[attr-defined]
-    if folder is not None:
-        config.CACHE_DIR = folder  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        config.CACHE_DIR = before  # type: ignore[attr-defined]
 
 
 def _temporary() -> str:

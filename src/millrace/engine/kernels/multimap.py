@@ -56,13 +56,6 @@ def _slot_of(code, slot, codes, heads):  # type: ignore[no-untyped-def]
     return slot
 
 
-@compiled()
-def _move(code, head, codes, heads, shift):  # type: ignore[no-untyped-def]
-    """Put the head of a chain into a hashed table that does not have its code yet."""
-    slot = _slot_of(code, _home(code, shift), codes, heads)
-    codes[slot], heads[slot] = code, head
-
-
 @compiled("const int64[], int64, int64[], int32[], int32[], uint64")
 def _link_hashed(new, first, codes, heads, nexts, shift):  # type: ignore[no-untyped-def]
     """Link rows ``first``, ``first + 1``, … with new codes; return how many of these were not there."""
@@ -101,19 +94,12 @@ def _link_dense(codes, first, heads, nexts, base):  # type: ignore[no-untyped-de
 
 
 @compiled("const int64[], const int32[], int64[], int32[], uint64")
-def _widen(old_codes, old_heads, codes, heads, shift):  # type: ignore[no-untyped-def]
-    """Put the heads of a hashed table into an empty, larger one."""
+def _move(old_codes, old_heads, codes, heads, shift):  # type: ignore[no-untyped-def]
+    """Put the heads of chains into a hashed table that has none of their codes yet."""
     for i in range(len(old_heads)):
         if old_heads[i] != _END:
-            _move(old_codes[i], old_heads[i], codes, heads, shift)
-
-
-@compiled("const int32[], int64, int64[], int32[], uint64")
-def _scatter(old_heads, base, codes, heads, shift):  # type: ignore[no-untyped-def]
-    """Put the heads of a dense table into an empty hashed one."""
-    for i in range(len(old_heads)):
-        if old_heads[i] != _END:
-            _move(np.int64(base + i), old_heads[i], codes, heads, shift)
+            slot = _slot_of(old_codes[i], _home(old_codes[i], shift), codes, heads)
+            codes[slot], heads[slot] = old_codes[i], old_heads[i]
 
 
 @compiled("const int64[], const int64[], const int32[], uint64, int32[], int32[]")
@@ -223,8 +209,27 @@ class Walk:
         return self.active == 0
 
     def pairs(self, limit: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the next matches, as :meth:`Multimap.matches` does."""
-        return self.table.matches(self, limit)
+        """Return the next matches.
+
+        A call looks at no more than a bounded number of candidates, so it may return fewer than
+        ``limit`` matches, or none, although the walk is not done yet.
+
+        Returns:
+            Positions in the probe's codes and matching row numbers: ``int32``, equal shapes, at most
+            ``limit`` of them.
+        """
+        self.is_new = False
+        table, active = self.table, self.active
+        if table.unique and not len(self.high) and active <= limit:
+            self.active, left, right = 0, self.probes[:active], self.rows[:active]
+        else:
+            left, right = table.scratch(limit)
+            bounds, chains = (self.low, self.high), (self.probes, self.rows)
+            count, self.place, self.kept, self.active = _walk(
+                table.nexts, *bounds, *chains, self.place, self.kept, active, left, right
+            )
+            left, right = left[:count].copy(), right[:count].copy()
+        return left, right + np.int32(table.first) if table.first else right
 
     def narrow(self, wanted: np.ndarray) -> None:
         """Follow only these chains further, where that is cheap: between two steps along all of them.
@@ -244,6 +249,9 @@ class Multimap:
     Args:
         capacity: Rows that are expected; without them the table doubles when it is full.
         first: Number of the first row; probes go by numbers, which count up from it.
+
+    Attributes:
+        nexts: For each row the link to the next one of its chain.
     """
 
     def __init__(self, capacity: int = 0, first: int = 0) -> None:
@@ -251,7 +259,7 @@ class Multimap:
         self.rows = 0
         self.distinct = 0
         self._expected = capacity
-        self._nexts = np.empty(max(capacity, 1024), np.int32)
+        self.nexts = np.empty(max(capacity, 1024), np.int32)
         self._low = 0
         self._high = -1
         self._base: int | None = None  # the code of the first slot, with dense addressing
@@ -269,7 +277,7 @@ class Multimap:
     @property
     def nbytes(self) -> int:
         """Memory of the table in bytes; room for links that is not filled takes none yet."""
-        return self.rows * self._nexts.itemsize + int(self._heads.nbytes + self._codes.nbytes)
+        return self.rows * self.nexts.itemsize + int(self._heads.nbytes + self._codes.nbytes)
 
     @property
     def least(self) -> int:
@@ -293,16 +301,16 @@ class Multimap:
         if first:
             low, high = min(low, self._low), max(high, self._high)
         self._low, self._high = low, high
-        if self.rows > len(self._nexts):
-            grown = np.empty(max(self.rows, 2 * len(self._nexts)), np.int32)
-            grown[:first] = self._nexts[:first]
-            self._nexts = grown
+        if self.rows > len(self.nexts):
+            grown = np.empty(max(self.rows, 2 * len(self.nexts)), np.int32)
+            grown[:first] = self.nexts[:first]
+            self.nexts = grown
         if not self._fits(len(codes)):
             self._address(self.distinct + len(codes))
         if self._base is None:
-            fresh = _link_hashed(codes, first, self._codes, self._heads, self._nexts, self._shift)
+            fresh = _link_hashed(codes, first, self._codes, self._heads, self.nexts, self._shift)
         else:
-            fresh = _link_dense(codes, first, self._heads, self._nexts, self._base)
+            fresh = _link_dense(codes, first, self._heads, self.nexts, self._base)
         self.distinct += int(fresh)
 
     def _fits(self, more: int) -> bool:
@@ -320,10 +328,10 @@ class Multimap:
             bits = max(12, (2 * room - 1).bit_length())
             self._base, self._shift = None, np.uint64(64 - bits)
             self._codes, self._heads = np.empty(1 << bits, np.int64), np.full(1 << bits, _END, np.int32)
-            if base is None:
-                _widen(codes, heads, self._codes, self._heads, self._shift)
-            else:
-                _scatter(heads, base, self._codes, self._heads, self._shift)
+            if base is not None:
+                taken = np.flatnonzero(heads != _END)
+                codes, heads = base + taken, heads[taken]
+            _move(codes, heads, self._codes, self._heads, self._shift)
             return
         # Room on both sides, or every new extreme of randomly ordered codes would move it; half as much again
         # where they go on, as ascending ones do.
@@ -362,40 +370,8 @@ class Multimap:
             high = high - np.int32(self.first)
         return Walk(self, probes, rows, active, low, high)
 
-    def matches(self, walk: Walk, limit: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the next matches of a probe.
-
-        A call looks at no more than a bounded number of candidates, so it may return fewer than
-        ``limit`` matches, or none, although the walk is not done yet.
-
-        Returns:
-            Positions in the probe's codes and matching row numbers: ``int32``, equal shapes, at most
-            ``limit`` of them.
-        """
-        walk.is_new = False
-        if self.unique and not len(walk.high) and walk.active <= limit:
-            active, walk.active = walk.active, 0
-            return walk.probes[:active], self._numbered(walk.rows[:active])
-        left, right = self._buffers(limit)
-        count, walk.place, walk.kept, walk.active = _walk(
-            self._nexts,
-            walk.low,
-            walk.high,
-            walk.probes,
-            walk.rows,
-            walk.place,
-            walk.kept,
-            walk.active,
-            left,
-            right,
-        )
-        return left[:count].copy(), self._numbered(right[:count].copy())
-
-    def _numbered(self, places: np.ndarray) -> np.ndarray:
-        return places + np.int32(self.first) if self.first else places
-
-    def _buffers(self, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return two scratch arrays: fresh ones would fault their pages in at every probe."""
+    def scratch(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return two arrays for a moment: fresh ones would fault their pages in at every probe."""
         if len(self._left) < size:
             self._left, self._right = np.empty(size, np.int32), np.empty(size, np.int32)
         return self._left[:size], self._right[:size]

@@ -177,7 +177,7 @@ class BesideRelation:
 
     def matches(self, search: Search, limit: int) -> Iterator[tuple[Array, Array]]:
         """Yield the next matches, of about ``limit`` pairs: positions of tuples, and rows of the relation."""
-        left, right = self.index.matches(search.walk, limit)
+        left, right = search.walk.pairs(limit)
         left, right = search.asking[left], right + np.int32(self._first)
         if self.decided:
             yield left, right

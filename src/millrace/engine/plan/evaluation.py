@@ -30,7 +30,6 @@ from millrace.engine.plan.expressions import (
     Literal,
     Not,
     Or,
-    Overlap,
     Predicate,
     Truth,
     Value,
@@ -49,7 +48,7 @@ _ORDER = {
     "=": pc.equal,
     "<>": pc.not_equal,
 }
-_ARITHMETIC = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
+_ARITHMETIC = {"+": pc.add, "-": pc.subtract, "*": pc.multiply, "&": pc.bit_wise_and}
 _PARTS: dict[str, Callable[[Any], Any]] = {
     "year": pc.year,
     "quarter": pc.quarter,
@@ -96,7 +95,7 @@ class Evaluation:
         match node:
             case Function("cast", to, (operand,)):
                 return widen(self._value(operand), to)
-            case Function("+" | "-" | "*" as op, to, (left, right)):
+            case Function("+" | "-" | "*" | "&" as op, to, (left, right)):
                 result = _ARITHMETIC[op](self._value(left), self._value(right))
                 assert result.type == to, f"{result.type} of {node}"
                 return result
@@ -154,10 +153,6 @@ class Evaluation:
                 return pc.is_null(self._value(operand))
             case Truth(operand):
                 return self._value(operand)
-            case Overlap(ours, theirs):
-                pairs = ((self._value(a), self._value(b)) for a, b in zip(ours, theirs, strict=True))
-                words = (pc.bit_wise_and(a, b) for a, b in pairs)
-                return reduce(pc.or_, (pc.not_equal(word, scalar(0, pa.uint64())) for word in words))
             case Call() | Exists():
                 raise TypeError(f"{show(node)} is for a selection module to evaluate")
             case Not(argument):
@@ -209,20 +204,14 @@ def _compare(op: str, left: Data, right: Data, kind: pa.DataType) -> Data:
 
 def _float_compare(op: str, left: Any, right: Any) -> Any:
     """Compare floats with NaN equal to itself and above every other number (Spark's order)."""
+    if op in (negated := {"<>": "=", "<=": ">", ">=": "<"}):
+        return pc.invert(_float_compare(negated[op], left, right))
+    if op == ">":
+        return _float_compare("<", right, left)
     left_nan, right_nan = pc.is_nan(left), pc.is_nan(right)
-    match op:
-        case "=":
-            return pc.or_kleene(pc.equal(left, right), pc.and_kleene(left_nan, right_nan))
-        case "<>":
-            return pc.invert(_float_compare("=", left, right))
-        case "<":
-            return pc.or_kleene(pc.less(left, right), pc.and_kleene(right_nan, pc.invert(left_nan)))
-        case ">":
-            return _float_compare("<", right, left)
-        case "<=":
-            return pc.invert(_float_compare("<", right, left))
-        case _:
-            return pc.invert(_float_compare("<", left, right))
+    if op == "=":
+        return pc.or_kleene(pc.equal(left, right), pc.and_kleene(left_nan, right_nan))
+    return pc.or_kleene(pc.less(left, right), pc.and_kleene(right_nan, pc.invert(left_nan)))
 
 
 def _like(values: Any, pattern: str) -> Any:

@@ -26,7 +26,7 @@ from millrace.predicates import PlainValues, PredicateSpec, Values
 _PLAIN = PlainValues()
 
 Part = OneOf["year", "quarter", "month", "week", "day", "dayofyear", "dayofweek", "weekday"]
-ArithmeticOp = OneOf["+", "-", "*"]
+ArithmeticOp = OneOf["+", "-", "*", "&"]
 FunctionName = (
     Part | ArithmeticOp | OneOf["%", "cast", "date_add", "datediff", "timestamp_add", "substring", "length"]
 )
@@ -85,7 +85,7 @@ class Literal:
 
 
 Operand = Column | Literal
-"""What predicates compare."""
+"""What users' predicates are called with."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ class Function:
     - ``+``, ``-``, ``*``: Every result fits ``type``, so none overflows. Whole numbers and doubles have that
       type on both sides. Decimals may have any; ``type`` then has the digits that the operation makes of
       theirs.
+    - ``&``: The bits that two whole numbers of ``type`` have in common.
     - ``%``: What is left of a whole number after division by an option above 0, with the sign of the first.
     - A part of a ``date32``, an ``int32``: Weeks are those of ISO 8601. Days of a week begin with Sunday, 1
       (``dayofweek``), or Monday, 0 (``weekday``).
@@ -132,8 +133,8 @@ class Compare:
     """``left op right`` after both sides are cast to ``type`` (a widening that cannot fail)."""
 
     op: Comparison
-    left: Operand
-    right: Operand
+    left: Value
+    right: Value
     type: pa.DataType
 
 
@@ -166,14 +167,6 @@ class Truth:
     """A boolean column used as a predicate."""
 
     operand: Column
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """Whether two sets of bits have one in common: each is written in columns of ``uint64``, as many."""
-
-    left: tuple[Column, ...]
-    right: tuple[Column, ...]
 
 
 @dataclass(frozen=True)
@@ -247,7 +240,7 @@ class Or:
     arguments: tuple[Predicate, ...]
 
 
-Predicate = Compare | InList | Like | IsNull | Truth | Overlap | Call | Exists | Not | And | Or
+Predicate = Compare | InList | Like | IsNull | Truth | Call | Exists | Not | And | Or
 
 
 def type_of(value: Value) -> pa.DataType:
@@ -263,8 +256,6 @@ def _operands(node: Predicate | Value | LeftJoin) -> Iterator[Predicate | Value]
             yield from (left, right)
         case InList(operand) | Like(operand) | IsNull(operand) | Truth(operand) | Not(operand):
             yield operand
-        case Overlap(left, right):
-            yield from (*left, *right)
         case Exists(_, keys, condition) | LeftJoin(_, keys, condition):
             yield from (*keys, *(() if condition is None else (condition,)))
         case And(arguments) | Or(arguments) | Call(_, arguments) | Function(_, _, arguments):
@@ -329,8 +320,6 @@ def show(node: Predicate | Value | LeftJoin) -> str:
             return f"{show(arg)} IS NULL"
         case Truth(arg):
             return show(arg)
-        case Overlap(ours, theirs):
-            return " OR ".join(f"{show(a)} & {show(b)} <> 0" for a, b in zip(ours, theirs, strict=True))
         case Call():
             return f"{node.spec.name}({', '.join(map(show, node.arguments))})"
         case Exists():
@@ -351,7 +340,7 @@ def _show_computed(node: Value) -> str:
     match node:
         case Function("cast", kind, (arg,)):
             return f"cast({show(arg)} as {kind})"
-        case Function("+" | "-" | "*" | "%" as op, _, arguments, options):
+        case Function("+" | "-" | "*" | "&" | "%" as op, _, arguments, options):
             return "(" + f" {op} ".join([*map(show, arguments), *map(str, options)]) + ")"
         case Function("timestamp_add", _, (time,), (int(microseconds),)):
             return f"({show(time)} {'-' if microseconds < 0 else '+'} {abs(microseconds) / 1e6:g} s)"

@@ -31,22 +31,12 @@ class AttributeClass:
 
     def columns(self, relation: int) -> tuple[str, ...]:
         """Return the relation's columns in this class: usually one or none."""
-        return self._columns.get(relation, ())
-
-    @cached_property
-    def _columns(self) -> dict[int, tuple[str, ...]]:
-        columns: dict[int, tuple[str, ...]] = {}
-        for number, column in self.members:
-            columns[number] = (*columns.get(number, ()), column)
-        return columns
+        return tuple(column for number, column in self.members if number == relation)
 
     @cached_property
     def span(self) -> int:
         """Bit set of the relations that have a column in this class."""
-        span = 0
-        for number, _ in self.members:
-            span |= 1 << number
-        return span
+        return sum({1 << number for number, _ in self.members})
 
 
 @dataclass(frozen=True)
@@ -128,14 +118,7 @@ class QueryGraph:
 
     def roles(self, relation: int) -> tuple[int, ...]:
         """Return the relations that share their tuples with this one, itself among them."""
-        return self._roles[self.leads[relation]]
-
-    @cached_property
-    def _roles(self) -> dict[int, tuple[int, ...]]:
-        roles: dict[int, tuple[int, ...]] = {}
-        for relation, lead in enumerate(self.leads):
-            roles[lead] = (*roles.get(lead, ()), relation)
-        return roles
+        return tuple(role for role, lead in enumerate(self.leads) if lead == self.leads[relation])
 
     @cached_property
     def everything(self) -> int:

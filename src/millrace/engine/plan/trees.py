@@ -44,15 +44,9 @@ class JoinTree:
         """Per edge, the spans that it separates: that of its first end and that of its second."""
         sides = {}
         for edge in self.edges:
-            others = [each for each in self.edges if each != edge]
-            first, second = edge.ends
-            sides[edge.number] = self._part(first, others), self._part(second, others)
+            spans = _connect(_singles(self.relations), [each for each in self.edges if each != edge])
+            sides[edge.number] = spans[edge.ends[0]], spans[edge.ends[1]]
         return sides
-
-    def _part(self, start: int, edges: Sequence[Edge]) -> int:
-        """Return the span of the relations that edges hold together with one."""
-        group = _groups(list(range(self.relations)), edges)
-        return sum(1 << r for r, each in enumerate(group) if each == group[start])
 
     @cached_property
     def by_number(self) -> dict[int, Edge]:
@@ -60,12 +54,10 @@ class JoinTree:
 
     def border(self, span: int) -> tuple[int, ...]:
         """Return the edges that lead out of a span."""
-        return self._borders.get(span) or self._borders.setdefault(
-            span,
-            tuple(
-                edge.number for edge in self.edges if (span >> edge.ends[0] & 1) != (span >> edge.ends[1] & 1)
-            ),
-        )
+        if span not in self._borders:
+            leading = (e.number for e in self.edges if sum(span >> end & 1 for end in e.ends) == 1)
+            self._borders[span] = tuple(leading)
+        return self._borders[span]
 
     @cached_property
     def _borders(self) -> dict[int, tuple[int, ...]]:
@@ -88,7 +80,7 @@ class JoinTree:
 
     def reached(self, start: int, span: int) -> int:
         """Return the part of a span that the tree holds together with one of its relations."""
-        return self._part(start, self._inside(span))
+        return _connect(_singles(self.relations), self._inside(span))[start]
 
     def connected(self, span: int) -> bool:
         """Whether the tree holds a span together."""
@@ -138,14 +130,14 @@ def spanning_trees(graph: QueryGraph, most: int = 256) -> Iterator[JoinTree]:
     Trees come in the order of their edges' numbers, after steps that grow with a power of the number of
     relations, however many trees there are.
     """
-    every, alone = edges_of(graph), list(range(graph.relations))
-    linked = _groups(alone, [e for e in every if e.classes])
+    every, alone = edges_of(graph), _singles(graph.relations)
+    linked = _connect(alone, [e for e in every if e.classes])
     useful = [e for e in every if e.classes or linked[e.ends[0]] != linked[e.ends[1]]]
 
     def rank(edges: Sequence[Edge]) -> int:
         """Return the most of the edges that one tree may have."""
-        joined = _groups(alone, [e for e in edges if e.classes])
-        products = _groups(linked, [e for e in edges if not e.classes])
+        joined = _connect(alone, [e for e in edges if e.classes])
+        products = _connect(linked, [e for e in edges if not e.classes])
         return graph.relations - len(set(joined)) + len(set(linked)) - len(set(products))
 
     def complete(chosen: tuple[Edge, ...], first: int) -> Iterator[tuple[Edge, ...]]:
@@ -193,20 +185,22 @@ def spanning_tree(
         return not edge.classes, -len(edge.classes), sizes[a] * sizes[b], edge.ends
 
     chosen: list[Edge] = []
-    group = list(range(graph.relations))
+    spans = _singles(graph.relations)
     # Leaves come last: what leads to them connects nothing else.
     for edge in (*sorted(core, key=price), *sorted(outer, key=price)):
-        a, b = (group[end] for end in edge.ends)
-        if a != b:
+        if spans[edge.ends[0]] != spans[edge.ends[1]]:
             chosen.append(edge)
-            group = [a if g == b else g for g in group]
+            spans = _connect(spans, [edge])
     return JoinTree(graph.relations, tuple(chosen))
 
 
-def _groups(group: list[int], edges: Sequence[Edge]) -> list[int]:
-    """Return a number for each relation, the same for those that groups and edges hold together."""
+def _singles(relations: int) -> list[int]:
+    return [1 << relation for relation in range(relations)]
+
+
+def _connect(spans: list[int], edges: Sequence[Edge]) -> list[int]:
+    """Return for each relation the span that spans and edges hold together with it."""
     for edge in edges:
-        a, b = (group[end] for end in edge.ends)
-        if a != b:
-            group = [a if g == b else g for g in group]
-    return group
+        joined = spans[edge.ends[0]] | spans[edge.ends[1]]
+        spans = [joined if span & joined else span for span in spans]
+    return spans

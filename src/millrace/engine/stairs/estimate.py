@@ -225,7 +225,7 @@ def counts(
     walk = index.probe(different)
     looked = 0
     while not walk.is_done and looked < MATCHES:
-        left, right = index.matches(walk, MATCHES)
+        left, right = walk.pairs(MATCHES)
         looked += len(left)
         present = segment.present(right)
         if present is not None:

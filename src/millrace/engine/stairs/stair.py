@@ -146,7 +146,7 @@ class Segment:
         found = [np.empty(0, np.int32)]
         walk = index.probe(codes[different])
         while not walk.is_done:
-            left, right = index.matches(walk, _PIECE)
+            left, right = walk.pairs(_PIECE)
             # Codes of several components may collide.
             keep = np.ones(len(left), np.bool_) if (present := self.present(right)) is None else present
             for r in relations:

@@ -16,6 +16,7 @@ from functools import reduce
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types as t
 
 from millrace.engine.arrays import Array, is_true, scalar, to_arrow, to_numpy
 from millrace.engine.kernels import combine, hash_bytes
@@ -24,6 +25,10 @@ from millrace.engine.plan.graph import QueryGraph
 from millrace.errors import UnsupportedType
 
 _NARROW_DECIMAL = 18
+_KEY_KINDS = (
+    t.is_boolean, t.is_signed_integer, t.is_floating, t.is_decimal128, t.is_string, t.is_binary, t.is_date32,
+    t.is_timestamp,
+)  # fmt: skip
 
 Values = Callable[[int], pa.Array]
 """Returns the values of key number ``k`` for all tuples, in the key's type."""
@@ -31,24 +36,14 @@ Values = Callable[[int], pa.Array]
 
 def is_exact(kind: pa.DataType) -> bool:
     """Return whether equal codes of this type mean equal keys, so that no match needs verifying."""
-    if pa.types.is_decimal(kind):
+    if t.is_decimal(kind):
         return bool(kind.precision <= _NARROW_DECIMAL)
-    return not (pa.types.is_string(kind) or pa.types.is_binary(kind))
+    return not (t.is_string(kind) or t.is_binary(kind))
 
 
 def is_key_type(kind: pa.DataType) -> bool:
     """Return whether columns of this type can be join keys."""
-    is_ = pa.types
-    return bool(
-        is_.is_boolean(kind)
-        or is_.is_signed_integer(kind)
-        or is_.is_floating(kind)
-        or is_.is_decimal128(kind)
-        or is_.is_string(kind)
-        or is_.is_binary(kind)
-        or is_.is_date32(kind)
-        or is_.is_timestamp(kind)
-    )
+    return any(is_kind(kind) for is_kind in _KEY_KINDS)
 
 
 def codes(array: pa.Array, kind: pa.DataType) -> tuple[Array, Array | None]:
@@ -66,18 +61,16 @@ def codes(array: pa.Array, kind: pa.DataType) -> tuple[Array, Array | None]:
         )
     array = widen(array, kind)
     valid = None if array.null_count == 0 else to_numpy(array.is_valid())
-    if pa.types.is_decimal128(kind):
+    if t.is_decimal128(kind):
         return _decimal_codes(array), valid
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+    if t.is_string(kind) or t.is_binary(kind):
         return _text_codes(array), valid
-    if pa.types.is_boolean(kind):
-        array = array.cast(pa.int8())
-    elif pa.types.is_date32(kind):
+    if t.is_date32(kind):
         array = array.view(pa.int32())
-    elif pa.types.is_timestamp(kind):
+    elif t.is_timestamp(kind):
         array = array.view(pa.int64())
     values = to_numpy(array)
-    if pa.types.is_floating(kind):
+    if t.is_floating(kind):
         return _float_codes(values.astype(np.float64)), valid
     return values.astype(np.int64, copy=False), valid
 
@@ -133,28 +126,23 @@ class KeyLayout:
     @classmethod
     def of(cls, graph: QueryGraph, relation: int) -> KeyLayout:
         """Lay out the keys of relation number ``relation``."""
-        keys: list[KeyColumn] = []
-        numbers: dict[tuple[str, str], int] = {}
+        keys: dict[tuple[str, str], KeyColumn] = {}
         of_class: dict[int, int] = {}
         same: list[tuple[int, int]] = []
+
+        def number(column: str, kind: pa.DataType) -> int:
+            keys.setdefault((column, str(kind)), KeyColumn(column, kind))
+            return list(keys).index((column, str(kind)))
+
         for role in graph.roles(relation):
-            for number, attribute in enumerate(graph.classes):
+            for place, attribute in enumerate(graph.classes):
                 for column in attribute.columns(role):
-                    key = numbers.setdefault((column, str(attribute.type)), len(keys))
-                    if key == len(keys):
-                        keys.append(KeyColumn(column, attribute.type))
-                    if role != relation:
-                        continue
-                    first = of_class.setdefault(number, key)
-                    if first != key:
+                    key = number(column, attribute.type)
+                    if role == relation and (first := of_class.setdefault(place, key)) != key:
                         same.append((first, key))
-        time: int | None = None
-        if graph.windows and (own := graph.windows[relation]) is not None:
-            timed = KeyColumn(own[0].column, own[1])
-            time = numbers.setdefault((timed.name, str(timed.type)), len(keys))
-            if time == len(keys):
-                keys.append(timed)
-        return cls(tuple(keys), of_class, tuple(same), time)
+        window = graph.windows[relation] if graph.windows else None
+        time = None if window is None else number(window[0].column, window[1])
+        return cls(tuple(keys.values()), of_class, tuple(same), time)
 
 
 def are_equal(key: KeyColumn, one: pa.Array, other: pa.Array) -> Array:

@@ -1,19 +1,21 @@
 """The base tuples of one relation in one task, and the key codes they are joined by.
 
-Rows get numbers in the order of arrival. Payload stays in the Arrow batches it came in and is
-only gathered for output, for residual predicates and to verify hashed keys; what joins touch all
-the time, the key codes, lies in contiguous numpy arrays.
+Rows get numbers in the order of arrival. Payload stays in the Arrow batches it came in until some of it is
+gathered: for output, for residual predicates and to verify hashed keys. Then it is put together, with room
+for what comes later. What joins touch all the time, the key codes, lies in contiguous numpy arrays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import Array, ends_of, to_arrow, to_numpy
+from millrace.engine.arrays import Array, ends_of, extend, fixed_width, joined, to_arrow, to_numpy
 from millrace.engine.kernels import MAX_ROWS
+from millrace.engine.tuples.growing import Growing
 from millrace.engine.tuples.keys import KeyColumn, Values, are_equal
 from millrace.errors import ExecutionError
 
@@ -38,33 +40,21 @@ class CodeColumn:
 
     def __init__(self, room: int = 0) -> None:
         self.size = 0
-        self._room = min(room, MOST_ROOM)
-        self._settled = np.empty(0, np.int64)
+        self._settled = np.empty(min(room, MOST_ROOM), np.int64)
         self._count = 0
         self._parts: list[Array] = []
 
-    @classmethod
-    def of(cls, codes: Array) -> CodeColumn:
-        """Return a column of codes that are there already."""
-        column = cls()
-        column._settled, column._count, column.size = codes, len(codes), len(codes)
-        return column
-
     def append(self, codes: Array) -> None:
         """Add codes; they are not copied and must not change afterwards."""
-        self._parts.append(codes)
+        self._parts += [codes] if len(codes) else []
         self.size += len(codes)
         if len(self._parts) > _PARTS:
             self.all()
 
     def all(self) -> Array:
         """Return all codes side by side, shape ``(size,)``, a view."""
-        if self._parts and self.size > len(self._settled):
-            grown = np.empty(max(self.size, 2 * len(self._settled), self._room), np.int64)
-            grown[: self._count] = self._settled[: self._count]
-            self._settled = grown
         for codes in self._parts:
-            self._settled[self._count : self._count + len(codes)] = codes
+            self._settled = extend(self._settled, self._count, codes) if len(self._settled) else codes
             self._count += len(codes)
         self._parts.clear()
         return self._settled[: self.size]
@@ -107,8 +97,8 @@ class RelationStore:
         self._chunks: list[pa.RecordBatch] = []
         self._payload = 0  # bytes of the chunks: other threads read it, so reading changes nothing
         self._starts: list[int] = []
-        self._taken = 0
-        self._merged = 0, False  # how many chunks a merge has left, and whether it was of all rows
+        self._merged = 0  # so many chunks, the first ones, have been put together as far as they can be
+        self._growing: Growing | None = None  # what the last one of these is a view of, if it has room
         self._codes = [CodeColumn(room) for _ in keys]
         self._widest: dict[str, tuple[int, int]] = {}  # the largest value of so many rows, in bytes
 
@@ -116,10 +106,7 @@ class RelationStore:
     def single(cls, batch: pa.RecordBatch, keys: Sequence[KeyColumn], coded: list[Array]) -> RelationStore:
         """Return a store that holds one batch of a relation that is streamed without being kept."""
         store = cls(batch.schema, keys)
-        store.rows = batch.num_rows
-        store._chunks, store._starts = [batch], [0]
-        store._payload = int(batch.nbytes)
-        store._codes = [CodeColumn.of(values) for values in coded]
+        store.append(batch, coded)
         return store
 
     @property
@@ -174,7 +161,7 @@ class RelationStore:
         gone = next((i for i, end in enumerate(starts) if end > self.first), len(starts))
         self._payload -= self._weigh(gone)
         del self._chunks[:gone], self._starts[:gone]
-        self._merged = 0, False
+        self._merged = max(0, self._merged - gone)
         if self._chunks and self.schema.names:
             dead, size = self.first - self._starts[0], self._chunks[0].num_rows
             if dead > size - dead:
@@ -182,6 +169,9 @@ class RelationStore:
                 self._chunks[0] = self._chunks[0].take(to_arrow(np.arange(dead, size)))
                 self._starts[0] = self.first
                 self._payload += self._weigh(1)
+                self._merged = 0 if self._merged == 1 else self._merged
+        if not self._merged:
+            self._growing = None
         if self.first - self.base > self.held:
             for column in self._codes:
                 column.drop(self.first - self.base)
@@ -190,7 +180,7 @@ class RelationStore:
     def hand_over(self) -> list[pa.RecordBatch]:
         """Return the rows held, as batches; they are the caller's from now on, and nobody else's."""
         chunks, self._chunks = self._chunks, []
-        self._payload = 0
+        self._payload, self._merged, self._growing = 0, 0, None
         if chunks:
             chunks[0] = chunks[0].slice(self.first - self._starts[0])
         return chunks
@@ -208,25 +198,20 @@ class RelationStore:
 
         None where that cannot be more than ``most`` in all, which is seen without a look at the rows.
         """
-        wide = [column for column in columns if not _is_fixed(self.schema.field(column).type)]
+        wide = [column for column in columns if fixed_width(self.schema.field(column).type) is None]
         if not self._chunks or len(rows) * sum(map(self._most, wide)) <= most:
             return None
         found: Array = np.zeros(len(rows), np.int64)
-        order, parts = self._locate(rows)
-        sizes = [sum(_sizes(chunk.column(name), at, at + 1) for name in wide) for chunk, at in parts]
-        found[order] = np.concatenate(sizes)
+        for chunk, here, at in self._locate(rows):
+            found[here] = sum(_sizes(chunk.column(name), at, at + 1) for name in wide)
         return found
 
     def _most(self, column: str) -> int:
         """Return the size of the column's largest value, in bytes; of values forgotten too."""
         seen, most = self._widest.get(column, (0, 0))
-        if seen < self.rows:
-            for chunk, start in zip(self._chunks, self._starts, strict=True):
-                if start + chunk.num_rows > seen:
-                    at = np.arange(max(0, seen - start), chunk.num_rows)
-                    fresh = _sizes(chunk.column(column), at, at + 1)
-                    most = max(most, int(fresh.max(initial=0)))
-            self._widest[column] = self.rows, most
+        for chunk, _, at in self._locate(np.arange(max(seen, self.first), self.rows)):
+            most = max(most, int(_sizes(chunk.column(column), at, at + 1).max(initial=0)))
+        self._widest[column] = self.rows, most
         return most
 
     def agree(
@@ -256,84 +241,68 @@ class RelationStore:
         return self.take([column], rows)[0]
 
     def take(self, columns: Sequence[str], rows: Array) -> list[pa.Array]:
-        """Return the values of several columns at these row numbers, in their order.
-
-        Where the rows are is worked out once for all columns.
-        """
+        """Return the values of several columns at these row numbers, in their order."""
         places = [self.schema.get_field_index(column) for column in columns]
-        if not self._chunks:
+        if not (self._chunks and len(rows) and places):
             return [pa.nulls(0, self.schema.field(place).type) for place in places]
-        self._taken += len(rows)
-        if len(self._chunks) > 1:
-            self._merge()
-        if len(self._chunks) > 1:
-            return self._take(places, rows)
-        chunk, start = self._chunks[0], self._starts[0]
-        if is_run(rows):
-            return [chunk.column(place).slice(int(rows[0]) - start, len(rows)) for place in places]
-        indices = to_arrow(rows - start if start else rows)
-        return [chunk.column(place).take(indices) for place in places]
-
-    def _take(self, places: Sequence[int], rows: Array) -> list[pa.Array]:
-        """Return the values of columns by place, of several chunks."""
-        order, located = self._locate(rows)
-        parts = [(chunk, to_arrow(at)) for chunk, at in located]
-        inverse = np.empty(len(order), np.int64)
-        inverse[order] = np.arange(len(order))
-        back = to_arrow(inverse)
-        return [
-            pa.concat_arrays([chunk.column(place).take(indices) for chunk, indices in parts]).take(back)
+        parts = self._locate(rows)
+        if len(parts) == 1 and is_run(rows):
+            ((chunk, _, at),) = parts
+            return [chunk.column(place).slice(int(at[0]), len(at)) for place in places]
+        indices = [to_arrow(at) for _, _, at in parts]
+        found = [
+            [chunk.column(place).take(at) for (chunk, _, _), at in zip(parts, indices, strict=True)]
             for place in places
         ]
+        if len(parts) == 1:
+            return [only for (only,) in found]
+        back = to_arrow(np.argsort(np.concatenate([here for _, here, _ in parts])))
+        return [pa.concat_arrays(each).take(back) for each in found]
 
-    def _locate(self, rows: Array) -> tuple[Array, list[tuple[pa.RecordBatch, Array]]]:
-        """Return the chunks that have these rows, with the rows' places there, and the order that this is."""
+    def _locate(self, rows: Array) -> list[tuple[pa.RecordBatch, Any, Array]]:
+        """Return the chunks that have some of these rows: which ones, and the places of these there."""
+        if self._merged < len(self._chunks) > 1:
+            self._merge()
+        if len(self._chunks) == 1:
+            start = self._starts[0]
+            return [(self._chunks[0], slice(None), rows - start if start else rows)]
         owner = np.searchsorted(np.asarray(self._starts), rows, side="right") - 1
-        order = np.argsort(owner, kind="stable")
-        bounds = np.searchsorted(owner[order], np.arange(len(self._chunks) + 1))
-        return order, [
-            (chunk, rows[order[low:high]] - start)
-            for chunk, start, low, high in zip(
-                self._chunks, self._starts, bounds[:-1], bounds[1:], strict=True
-            )
-            if low < high or not len(rows)
-        ]
+        there = [(number, np.flatnonzero(owner == number)) for number in np.unique(owner)]
+        return [(self._chunks[n], here, rows[here] - self._starts[n]) for n, here in there]
 
     def _merge(self) -> None:
-        """Merge chunks until each is at least twice as large as the next: O(n log n) copying in all.
+        """Put chunks together as far as Arrow's offsets reach: each row is copied once, or a few times.
 
-        When all rows have come they become one chunk, once as many have been taken: then the copy has paid.
+        The first time they make a chunk of just their size, for often all have come.
         """
-        whole = self.complete and self._taken >= self.held
-        if self._merged == (len(self._chunks), whole):
-            return
-        runs: list[tuple[int, int, int]] = []  # the first chunk of each, rows, bytes
-        for first, chunk in enumerate(self._chunks):
-            rows, size = chunk.num_rows, int(chunk.nbytes)
-            while runs and (whole or runs[-1][1] < 2 * rows) and runs[-1][2] + size < _MERGE_BYTES:
-                first = runs[-1][0]
-                rows, size = rows + runs[-1][1], size + runs.pop()[2]
-            runs.append((first, rows, size))
-        ends = [*(first for first, _, _ in runs[1:]), len(self._chunks)]
-        chunks: list[pa.RecordBatch] = []
-        starts: list[int] = []
-        for (first, _, _), end in zip(runs, ends, strict=True):
-            start = self._starts[first]
-            for chunk in self._joined(self._chunks[first:end]):
-                chunks.append(chunk)
-                starts.append(start)
-                start += chunk.num_rows
-        self._chunks, self._starts, self._merged = chunks, starts, (len(chunks), whole)
+        last = max(0, self._merged - 1)
+        runs, held = list[list[pa.RecordBatch]](), _MERGE_BYTES
+        for chunk in self._chunks[last:]:
+            size = int(chunk.nbytes)
+            if not runs or held + size > _MERGE_BYTES:
+                runs.append([])
+                held = 0
+            runs[-1].append(chunk)
+            held += size
+        if self._merged and len(runs[0]) > 1:
+            before, *new = runs[0]
+            if self._growing is None:
+                self._growing = Growing(pa.struct(list(self.schema)))
+                self._growing.append(before.to_struct_array())
+            self._growing.append(joined(new).to_struct_array())
+            columns = self._growing.view().flatten()
+            runs[0] = [pa.RecordBatch.from_arrays(columns, schema=self.schema)]
+        if len(runs) > 1:
+            self._growing = None
+        self._chunks[last:] = map(joined, runs)
+        ends = np.cumsum([chunk.num_rows for chunk in self._chunks[last:]])
+        self._starts[last + 1 :] = (self._starts[last] + ends[:-1]).tolist()
+        self._merged = len(self._chunks)
         self._payload = self._weigh()
 
     def _weigh(self, first: int | None = None) -> int:
         """Return the bytes of the first chunks, so many or all."""
         return sum(int(chunk.nbytes) for chunk in self._chunks[:first])
-
-    def _joined(self, chunks: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        if len(chunks) == 1:
-            return chunks
-        return pa.Table.from_batches(chunks, self.schema).combine_chunks().to_batches() or chunks[:1]
 
 
 def slices(widths: Iterable[Array | None], rows: int, most: int) -> Iterator[slice]:
@@ -359,11 +328,6 @@ def is_run(rows: Array) -> bool:
     if not len(rows) or rows[-1] - rows[0] + 1 != len(rows):
         return False
     return bool((rows[1:] - rows[:-1] == 1).all())
-
-
-def _is_fixed(kind: pa.DataType) -> bool:
-    """Whether all values of a type take as many bytes."""
-    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind))
 
 
 def _sizes(column: pa.Array, low: Array, high: Array) -> Array:

@@ -30,9 +30,10 @@ from millrace.engine.plan.expressions import (
     Column,
     ColumnRef,
     Compare,
+    Function,
     InList,
     Literal,
-    Overlap,
+    Or,
     Predicate,
     relations_of,
 )
@@ -44,6 +45,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Test = tuple[str, tuple[Any, ...]]
 """An operator and its constants."""
 
+_WORD = pa.uint64()
 STEM = "__lineage_"
 """What the columns are called that carry a lineage, behind it the number of the word."""
 
@@ -136,13 +138,15 @@ def with_lineages(task: ContinuousJoin, words: int, reads: frozenset[ColumnRef])
     Tuples without a query in common do not meet: what no query wants any more leaves the eddy as soon as that
     shows. ``words`` are those of a lineage, and ``reads`` are the columns of results that some query reads.
     """
-    fields = [pa.field(name, pa.uint64()) for name in columns(words)]
+    fields = [pa.field(name, _WORD) for name in columns(words)]
     relations = (replace(r, schema=pa.schema([*r.schema, *fields])) for r in task.join.relations)
     lineages = {a: tuple(Column(ColumnRef(a, f.name)) for f in fields) for a in task.join.aliases}
     residuals = list(task.join.residuals)
     spans = [relations_of(residual) for residual in residuals]
     for a, b in combinations(lineages, 2):
-        overlap, pair = Overlap(lineages[a], lineages[b]), frozenset((a, b))
+        shared_bits = (Function("&", _WORD, both) for both in zip(lineages[a], lineages[b], strict=True))
+        overlap = Or(tuple(Compare("<>", bits, Literal(0, _WORD), _WORD) for bits in shared_bits))
+        pair = frozenset((a, b))
         if pair in spans:
             # With the others over the same relations: each question by itself takes its time.
             residuals[spans.index(pair)] = And((*terms([residuals[spans.index(pair)]]), overlap))
