@@ -19,7 +19,7 @@ that of their dates, a filter on a small one thus spares most of the reading.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ from millrace.engine.policies.base import KNOWN
 from millrace.engine.stems.join_state import JoinState
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import RelationStore
-from millrace.engine.tuples.batch import TupleBatch
+from millrace.engine.tuples.batch import Signature, TupleBatch
 
 if TYPE_CHECKING:
     from millrace.engine.eddy.context import RunContext
@@ -95,11 +95,11 @@ class Transfer(Operator):
         left = work if len(met) == work.size else work.take(met)
         return Step((left,), left.size)
 
-    def tell(self, left: TupleBatch, state: JoinState, accounts: Statistics) -> None:
+    def tell(self, left: TupleBatch, joins: Iterable[Operator], accounts: Statistics) -> None:
         """Believe, of a join with a key, that each tuple that is left finds one match: none need try it."""
         if not self._stem.is_key(left.signature):
             return
-        for operator in state.joins(left.signature):
+        for operator in joins:
             if operator.kind is Kind.PROBE and operator.target == self._stem.number:
                 key = anywhere(left.signature, operator)
                 if accounts.get(key).tuples_in < KNOWN:
@@ -111,22 +111,24 @@ class Transfers:
 
     A relation whose tuples several roles of a self-join share is not filtered: a tuple may be of use in one
     role and not in another. Nor is one that is not kept (``unbuilt``) and joins with one other: the join does
-    the same. ``ranges`` are told of relations that have ended, so that less is read of the others.
+    the same. ``ranges`` are told of relations that have ended, so that less is read of the others, and
+    accounts of ``joins``, which are those of a signature, what filters have found out.
     """
 
     def __init__(
         self,
         graph: QueryGraph,
         unbuilt: int | None,
-        state: JoinState,
+        stems: Sequence[SteM],
         aliases: Sequence[str],
         statistics: Statistics,
         visit: Visit,
         ranges: KeyRanges,
+        joins: Callable[[Signature], Iterable[Operator]] = lambda _: (),
     ) -> None:
-        self._visit, self._accounts, self._state, self._unbuilt = visit, statistics, state, unbuilt
-        self._ranges = ranges
-        self._graph, self._stems, self._aliases = graph, (stems := state.stems), aliases
+        self._visit, self._accounts, self._unbuilt = visit, statistics, unbuilt
+        self._ranges, self._joins = ranges, joins
+        self._graph, self._stems, self._aliases = graph, stems, aliases
         self._of: dict[int, list[Transfer]] = {}
         for relation in range(graph.relations):
             others = graph.neighbours(1 << relation)
@@ -154,7 +156,7 @@ class Transfers:
             (batch,) = self._visit(transfer, batch).batches
         if relation == self._unbuilt and batch.size:
             for transfer in asked:
-                transfer.tell(batch, self._state, self._accounts)
+                transfer.tell(batch, self._joins(batch.signature), self._accounts)
         return batch
 
 
@@ -232,9 +234,8 @@ class Admission:
         # Who reads all sources side by side may ask for partial results, which dropped tuples are part of.
         if options.transfer and not schedule.interleaved:
             aliases, accounts = context.spec.aliases, context.statistics.accounts
-            self.transfers = Transfers(
-                graph, schedule.unbuilt, state, aliases, accounts, context.visit, context.ranges
-            )
+            read = state.stems, aliases, accounts, context.visit, context.ranges
+            self.transfers = Transfers(graph, schedule.unbuilt, *read, state.joins)
         self.divide: Divide | None = None
         stream = schedule.unbuilt
         gathers = context.watch is None and isinstance(context.output, Output) and not graph.windows
