@@ -12,12 +12,12 @@ import pytest
 
 from millrace.errors import ExecutionError
 from millrace.limits import messages as m
+from millrace.limits.answers import Answers
 from millrace.limits.chunk import Chunk, Failure, Notification
 from millrace.limits.codec import frame
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import FailedKey
 from millrace.limits.registration import STREAM, Registration
-from millrace.limits.store import Store
 from tests.limits.running import PATIENCE, found, keys_of, rows_of
 from tests.limits.test_server import raw
 from tests.session import wait_for
@@ -126,8 +126,8 @@ async def test_a_slow_disk_holds_up_what_needs_it_alone(coordinator, clients, mo
     """Permits go round, and who leaves has left when all it said is done."""
     keys, disk = keys_of(20), threading.Event()
     for name in ("find", "put"):
-        plain = getattr(Store, name)
-        monkeypatch.setattr(Store, name, lambda *given, plain=plain: disk.wait(PATIENCE) and plain(*given))
+        plain = getattr(Answers, name)
+        monkeypatch.setattr(Answers, name, lambda *given, plain=plain: disk.wait(PATIENCE) and plain(*given))
     one, other = await clients(*["run/0/1"] * 2)
     claims = [asyncio.create_task(each.claim(keys)) for each in (one, other)]
     async with one.permit():

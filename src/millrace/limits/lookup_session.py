@@ -20,13 +20,12 @@ and rows are fetched by claims, at the pace of whoever wants them: the session h
 that is slow.
 
 In memory: the keys that are being asked now, failures' counts by kind, the page caches of SQLite. Not in
-memory: answers and failures, which are in the store (:mod:`millrace.limits.store`) and perhaps in
-the user's cache (:mod:`millrace.limits.cache`).
+memory: answers and failures (:mod:`millrace.limits.answers`).
 
-Permits are the event loop's business, and never wait for a disk. All that concerns keys happens in the
-session's own thread, in the order in which it was said: claims, store and cache belong to that
-thread; what clients hear of it, and the figures, to the event loop. Rows are copied into the cache
-there too, a little later and in steps, when no other process writes.
+Permits are the event loop's business, and wait for no disk but where a stream's budget is written down. All
+that concerns keys happens in the session's own thread, in the order in which it was said: claims and answers
+belong to that thread; what clients hear of it, and the figures, to the event loop. So who hears of rows finds
+them on disk, whoever is killed then.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ from millrace.limits.answers import Answers, Claims, Keys
 from millrace.limits.cache import wall_time
 from millrace.limits.chunk import Chunk, Failure
 from millrace.limits.clock import Clock, WallClock
-from millrace.limits.disk_thread import Job
 from millrace.limits.messages import (
     MOST,
     AskSecrets,
@@ -70,7 +68,7 @@ from millrace.limits.messages import (
 from millrace.limits.permits import Permits
 from millrace.limits.progress import FailedKey, Figures, LookupProgress
 from millrace.limits.registration import Registration, Settings
-from millrace.limits.session import Deliver, OrderedSession
+from millrace.limits.session import Deliver, Job, OrderedSession
 
 _LONGEST_WRITING = 30.0
 _BYTES_A_KEY = 64
@@ -84,7 +82,7 @@ class LookupSession(OrderedSession):
         clock: Tells the seconds of limits and figures; the system's clock by default.
         permits: Those of its limits, where others have a share in them; its own by default.
         source: Names what it asks, among those that share the permits: ``run/stream/number``.
-        after: What other sessions still write to the cache, to be waited for (with a ``loop``).
+        after: What other sessions still write to the cache, to be waited for.
         loop: The event loop that the session lives in, if it is to leave the disk to a thread. Without one,
             all is done at once where it is called, for clients that have nobody beside them.
 
@@ -119,11 +117,11 @@ class LookupSession(OrderedSession):
         self._problem = ""  # of the cache
         self._written: Future[None] | None = None  # once it is closed
         if after:
-            self._do(lambda: _wait(after))
+            self._do(partial(wait, after, _LONGEST_WRITING))
         if registration.cache is not None and loop is None:
-            self._answers.open_cache()
+            self._answers.open_file()
         elif registration.cache is not None:
-            self._do(self._open_cache)
+            self._do(self._open_file)
 
     def __enter__(self) -> Self:
         return self
@@ -160,12 +158,12 @@ class LookupSession(OrderedSession):
         self.permits.leave(self._owners.pop(client))
 
     def close(self) -> None:
-        """Write what is missing to the cache, and remove the answers; clients hear that the run is over.
+        """Remove what does not outlive the run; clients hear that it is over.
 
-        With a thread the rest is done there; ``wait_closed`` waits for it.
+        With a thread that is done there, after all else; ``wait_closed`` waits for it.
         """
         self._end(f"the run of lookup {self.registration.name!r} is over")
-        self._written = self.flush()
+        self._written = self.written()
         self._do(self._answers.close)
         self._end_thread()
 
@@ -176,19 +174,12 @@ class LookupSession(OrderedSession):
             "or has failed"
         )
 
-    def flush(self) -> Future[None]:
-        """Write to the cache, now, what is not there yet; the result is there when that is done."""
+    def written(self) -> Future[None]:
+        """Return what has a result when all that clients have said so far is written."""
         if self._written is not None:
             return self._written
         written: Future[None] = Future()
-
-        def write() -> None:
-            try:
-                self._answers.flush()
-            finally:
-                written.set_result(None)
-
-        self._do(write)
+        self._do(partial(written.set_result, None))
         return written
 
     def handle(self, client: int, message: Message) -> None:
@@ -257,14 +248,11 @@ class LookupSession(OrderedSession):
                 return partial(self._say, client, SecretValues.of(self.registration.secrets))
         raise ValueError(f"{type(message).__name__} is no message to a lookup")
 
-    def _open_cache(self) -> None:
+    def _open_file(self) -> None:
         try:
-            self._answers.open_cache()
+            self._answers.open_file()
         except InputError as error:
             self._name_later(str(error))
-
-    def _upkeep(self) -> bool:
-        return self._answers.upkeep()
 
     def _give_up_keys(self, client: int, keys: list[bytes]) -> None:
         """Give keys that a client is asking to those who wait for them."""
@@ -289,11 +277,11 @@ class LookupSession(OrderedSession):
                 waiting.append(key)
                 self._claims.wait(client, key)
         reply = Reply(ClaimReply(message.number, asked, waiting))
-        known, cached, lost = self._answers.find(rest, reply)
-        self._later(self._figures.lose_cached, lost)  # these are asked after all
-        self._later(self._figures.wanted, cached)
-        self._later(self._figures.found, cached)
-        free = [key for key in rest if key not in known]
+        known = self._answers.find(rest, reply)
+        self._later(self._figures.lose, known.lost, known.lost_cached)  # these are asked after all
+        self._later(self._figures.wanted, known.cached)
+        self._later(self._figures.found, known.cached)
+        free = [key for key in rest if key not in known.keys]
         asked += self._take(client, free if message.most is None else free[: max(0, message.most)])
         self._say(client, reply.message)
 
@@ -360,10 +348,6 @@ class LookupSession(OrderedSession):
             for deliver in list(self._clients.values()):
                 deliver(self._lost)
             self.permits.withdraw(self._owners.values())
-
-
-def _wait(written: Sequence[Future[None]]) -> None:
-    wait(written, _LONGEST_WRITING)
 
 
 def _distinct(keys: Sequence[bytes]) -> list[bytes]:

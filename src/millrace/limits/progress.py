@@ -147,11 +147,11 @@ class Figures:
         self.cached += cached
         self._settled(cached)
 
-    def lose_cached(self, keys: int) -> None:
-        """Note keys that have gone from the cache since they were found there."""
+    def lose(self, keys: int, cached: int) -> None:
+        """Note keys whose rows have gone, of which some were found in the cache."""
         self.keys -= keys
         self.done -= keys
-        self.cached -= keys
+        self.cached -= cached
 
     def answered(self, keys: int) -> None:
         """Note keys whose rows came."""
