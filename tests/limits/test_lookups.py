@@ -13,7 +13,7 @@ import pytest
 from millrace.errors import ExecutionError
 from millrace.limits import messages as m
 from millrace.limits.answers import Answers
-from millrace.limits.chunk import Chunk, Failure, Notification
+from millrace.limits.chunk import Chunk, Claimed, Failure
 from millrace.limits.codec import frame
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import FailedKey
@@ -51,7 +51,7 @@ async def test_who_leaves_or_stops_waiting_hands_on_what_it_has(clients):
         await other.secrets()
     await one.permit().__aenter__()
     await one.close()
-    assert await other.notification() == Notification(ask=[KEY])
+    assert await other.notification() == Claimed(ask=[KEY])
     async with other.permit():
         assert (await other.claim([OTHER])).ask == [OTHER]
 
@@ -94,7 +94,7 @@ async def test_news_wait_until_the_claim_has_returned(clients, monkeypatch):
     monkeypatch.setattr(other, "_ask", ask_slowly)
     claimed = await other.claim([KEY, OTHER])
     assert (claimed.waiting, cancelled.cancelled(), listening.done()) == ([KEY, OTHER], True, False)
-    assert await listening == Notification(ask=[KEY])
+    assert await listening == Claimed(ask=[KEY])
 
 
 async def test_progress_and_failed_keys_are_told_by_run_and_lookup(coordinator, clients):
@@ -102,7 +102,9 @@ async def test_progress_and_failed_keys_are_told_by_run_and_lookup(coordinator, 
     for execution in range(2):
         (one,) = await clients(f"run/{execution}/1")
         await one.claim([KEY, OTHER, THIRD])
-        one.count(requests=5, retried=2)
+        for retried in (True, False, False):
+            async with one.permit() as permit:
+                permit.seconds, permit.retried = 0.5, retried
         await one.fail({OTHER: BUSY})
         one.settle(rows_of([KEY]))
         async with one.permit():
@@ -117,7 +119,7 @@ async def test_progress_and_failed_keys_are_told_by_run_and_lookup(coordinator, 
     assert (names.keys, names.seconds) == (0, 0)
     # Nobody waited for the third key when it was given up: it is not wanted any more.
     assert (prices.keys, prices.done, prices.failed, prices.cached) == (4, 2, 2, 0)
-    assert (prices.requests, prices.retried, prices.failures) == (10, 4, ((FAILED.kind, 2),))
+    assert (prices.requests, prices.retried, prices.failures) == (6, 2, ((FAILED.kind, 2),))
     assert coordinator.failed("run") == [FAILED]
     assert coordinator.progress("another") == coordinator.failed("another") == []
 
@@ -141,10 +143,10 @@ async def test_a_slow_disk_holds_up_what_needs_it_alone(coordinator, clients, mo
     )
     assert asks.ask == keys
     disk.clear()
-    async with one.permit():
+    async with one.permit() as permit:
         for key in keys:
             one.settle(rows_of([key]))
-        one.count(requests=1)
+        permit.seconds = 0.5
     leaving = asyncio.create_task(one.close())
     for _ in range(5):
         async with other.permit():
@@ -199,8 +201,7 @@ async def test_what_was_said_before_leaving_is_heard(coordinator, clients, monke
         m.Settle([KEY], [-1], b""),
         m.Fail(1, [KEY]),
         m.Fail(1, {KEY: ("a", "b", -1, "")}),
-        m.Counted(1, None),
-        m.Counted(-1, 0),
+        m.Release(0, seconds=-1.0),
         m.GiveUp("text"),
         b"\xff" * 100,
     ],

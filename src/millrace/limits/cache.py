@@ -12,7 +12,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from millrace.errors import InputError
@@ -139,8 +139,10 @@ def opened(path: Path, patience: float = _PATIENCE) -> sqlite3.Connection:
 
     ``patience`` is in seconds, for which it waits for other processes.
     """
-    # SQLite gives the files beside it the permissions that this one has.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    # SQLite gives the files beside it the permissions that this one has. One that is there is not opened: to
+    # close it again would end the locks that this process has on it.
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     base = connect(str(path), patience)
     try:
         made = _check_own(base, path)

@@ -12,7 +12,7 @@ from typing import Any
 from millrace.errors import BudgetError, ExecutionError, encodable
 from millrace.limits import codec
 from millrace.limits.budget import Cost, Usage, cost_of
-from millrace.limits.chunk import LONGEST_TEXT, Chunk, Claimed, Failure, Notification
+from millrace.limits.chunk import LONGEST_TEXT, Chunk, Claimed, Failure
 from millrace.limits.connection import Connection, LocalConnection, RemoteConnection
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.messages import (
@@ -21,7 +21,6 @@ from millrace.limits.messages import (
     BudgetSpent,
     Claim,
     ClaimReply,
-    Counted,
     Fail,
     GiveUp,
     Granted,
@@ -34,7 +33,6 @@ from millrace.limits.messages import (
     Request,
     SecretValues,
     Settle,
-    Took,
 )
 from millrace.limits.registration import Address
 
@@ -57,12 +55,18 @@ class Permit:
         tokens: That it has taken; None if that is not known.
         outcome: ``""`` if the source has answered, a few words if it has not; None if neither can be said.
         unpriced: Why nobody can tell what calls cost: then none may be made any more.
+        seconds: That the call took, for the progress; None if none was made.
+        limited: Whether the source has said that it is asked too much.
+        retried: Whether the call repeated one that failed.
     """
 
     cost: float | None = None
     tokens: int | None = None
     outcome: str | None = None
     unpriced: str | None = None
+    seconds: float | None = None
+    limited: bool = False
+    retried: bool = False
 
     def charge(self, cost: Cost | None, request: object, answer: object) -> None:
         """Note what the call has taken, by its answer, or by an error that has an answer's ``usage``.
@@ -86,7 +90,7 @@ class Permit:
 class Client:
     """One lookup, as one task sees it; made by :meth:`connect` or :meth:`local`, for one event loop.
 
-    What is settled, given up or counted is said without waiting; what is awaited raises when the coordinator
+    What is settled or given up is said without waiting; what is awaited raises when the coordinator
     is gone.
     """
 
@@ -141,11 +145,13 @@ class Client:
             BudgetError: The budget has nothing left for the call.
         """
         self._check()
-        permit = Permit()
+        permit, ticket = Permit(), next(self._tickets)
         if not self._turns:
-            yield permit
+            try:
+                yield permit
+            finally:
+                self._release(ticket, permit)
             return
-        ticket = next(self._tickets)
         granted = self._permits[ticket] = asyncio.get_running_loop().create_future()
         self._send(Request(ticket))
         call = asyncio.timeout(None)
@@ -163,8 +169,7 @@ class Client:
         finally:
             self._calls.discard(call)
             self._permits.pop(ticket, None)
-            outcome = permit.outcome and encodable(permit.outcome)
-            self._send(Release(ticket, permit.cost, permit.tokens, outcome, permit.unpriced))
+            self._release(ticket, permit)
 
     def pause(self, seconds: float) -> None:
         """Let no task of the job start a call for so long, at most ``LONGEST_PAUSE``."""
@@ -253,7 +258,7 @@ class Client:
         """Hand keys to ask back: whoever waits for them asks, or the next one who wants them."""
         self._send(GiveUp(list(keys)))
 
-    async def notification(self) -> Notification:
+    async def notification(self) -> Claimed:
         """Return the next news of keys that are waited for; waits until there are some.
 
         Raises:
@@ -271,15 +276,12 @@ class Client:
         except BaseException:
             self._news.put_nowait((settled, handed))
             raise
-        return Notification(claimed.found, claimed.failed, claimed.ask + handed)
+        claimed.ask += handed
+        return claimed
 
-    def count(self, *, requests: int = 0, retried: int = 0) -> None:
-        """Count requests for the lookup's progress; ``retried`` of them repeated a failed one."""
-        self._send(Counted(requests, retried), soon=False)
-
-    def took(self, seconds: float, *, limited: bool) -> None:
-        """Tell, for the lookup's progress, how long a request took, and whether there were too many."""
-        self._send(Took(seconds, limited), soon=False)
+    def _release(self, ticket: int, permit: Permit) -> None:
+        told = vars(permit) | {"outcome": permit.outcome and encodable(permit.outcome)}
+        self._send(Release(ticket, **told), soon=self._turns)  # others may wait for their turn
 
     def _send(self, message: Message, *, soon: bool = True) -> None:
         # Others wait for a permit that is given back, and its call may have a cost.

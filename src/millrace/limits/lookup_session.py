@@ -9,7 +9,6 @@ client                       session
 ``Settle``                   ``News`` of keys that are settled or handed over, to all who wait for one
 ``Fail``                     likewise; and ``Noted``
 ``GiveUp``                   likewise
-``Counted``, ``Took``
 ``AskSecrets``               ``SecretValues``
 ===========================  =======================================================================
 
@@ -49,7 +48,6 @@ from millrace.limits.messages import (
     AskSecrets,
     Claim,
     ClaimReply,
-    Counted,
     Fail,
     GiveUp,
     Lost,
@@ -62,13 +60,12 @@ from millrace.limits.messages import (
     Request,
     SecretValues,
     Settle,
-    Took,
     Welcome,
 )
 from millrace.limits.permits import Permits
 from millrace.limits.progress import FailedKey, Figures, LookupProgress
 from millrace.limits.registration import Registration, Settings
-from millrace.limits.session import Deliver, Job, OrderedSession
+from millrace.limits.session import Deliver, OrderedSession
 
 _LONGEST_WRITING = 30.0
 _BYTES_A_KEY = 64
@@ -194,6 +191,8 @@ class LookupSession(OrderedSession):
             case Request() | Release() | Pause():
                 if isinstance(message, Release) and message.unpriced is not None:
                     self._end(message.unpriced, spent=True)
+                if isinstance(message, Release) and message.seconds is not None:
+                    self._figures.took(message.seconds, limited=message.limited, retried=message.retried)
                 self.permits.handle(self._owners[client], message)
             case Settle():
                 size = len(message.rows) + _BYTES_A_KEY * len(message.keys)
@@ -208,8 +207,11 @@ class LookupSession(OrderedSession):
                     raise ValueError("a failure of no number of attempts")
                 texts = sum(len(each.message) + len(each.binding) for each in message.failures.values())
                 self._do_for(client, partial(self._note_failures, client, message), texts)
+            case AskSecrets():
+                secrets = SecretValues.of(self.registration.secrets)
+                self._do_for(client, partial(self._say, client, secrets))
             case _:
-                self._do_for(client, self._job(client, message))
+                raise ValueError(f"{type(message).__name__} is no message to a lookup")
 
     def progress(self) -> LookupProgress:
         in_flight = self.in_flight if self.settings.turns else len(self._claims)
@@ -234,19 +236,6 @@ class LookupSession(OrderedSession):
 
     def _broke(self, error: Exception) -> None:
         self._end(self._no_room(error) if isinstance(error, sqlite3.Error) else self._unexpected(error))
-
-    def _job(self, client: int, message: Message) -> Job:
-        """Return what a message without keys wants done."""
-        match message:
-            case Counted():
-                return partial(self._later, self._figures.asked, message.requests, message.retried)
-            case Took():
-                return partial(
-                    self._later, partial(self._figures.took, message.seconds, limited=message.limited)
-                )
-            case AskSecrets():
-                return partial(self._say, client, SecretValues.of(self.registration.secrets))
-        raise ValueError(f"{type(message).__name__} is no message to a lookup")
 
     def _open_file(self) -> None:
         try:

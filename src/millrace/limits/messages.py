@@ -115,6 +115,9 @@ class Release(Message):
     tokens: Count | None = None
     outcome: str | None = None
     unpriced: str | None = None
+    seconds: Amount | None = None
+    limited: bool = False
+    retried: bool = False
 
 
 class Pause(Message):
@@ -259,20 +262,6 @@ class News(Message):
 
     settled: list[Key]
     handed: list[Key]
-
-
-class Counted(Message):
-    """Requests, for the progress."""
-
-    requests: Count
-    retried: Count
-
-
-class Took(Message):
-    """How long a request took, and whether there were too many."""
-
-    seconds: Amount
-    limited: bool
 
 
 class AskSecrets(Message):

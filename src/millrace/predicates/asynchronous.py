@@ -41,11 +41,7 @@ _Answer = tuple[int, Failure | None]  # a code of the outcomes, and what was rai
 class AsyncCaller:
     """Calls a coroutine function once a row, or with ``spec.batch`` once a batch.
 
-    Args:
-        spec: The predicate, of kind ``async``.
-        values: Makes its arguments of columns.
-        connect: Joins the limits of the job; None keeps them within this caller.
-        stats: Count what it asks.
+    ``connect`` joins the limits of the job; None keeps them within this caller.
     """
 
     def __init__(
