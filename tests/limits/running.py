@@ -15,6 +15,7 @@ import pytest
 from millrace.limits.chunk import Chunk, Failure
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
+from millrace.limits.messages import Fail
 
 PATIENCE = 20
 """Seconds until a test that hangs fails."""
@@ -85,6 +86,11 @@ def found(told: Any) -> dict[bytes, list[Any]]:
         for key, count in zip(chunk.keys, chunk.counts, strict=True):
             rows[key] = [next(values)["key"] for _ in range(count)]
     return rows
+
+
+async def heard(client: Client) -> None:
+    """Wait until the coordinator has done all that a client has said."""
+    await client._ask(-1, Fail(-1, {}))
 
 
 class Calls:

@@ -18,7 +18,7 @@ from millrace.limits.codec import frame
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import FailedKey
 from millrace.limits.registration import STREAM, Registration
-from tests.limits.running import PATIENCE, found, keys_of, rows_of
+from tests.limits.running import PATIENCE, found, heard, keys_of, rows_of
 from tests.limits.test_server import raw
 from tests.session import wait_for
 
@@ -43,12 +43,12 @@ async def test_who_leaves_or_stops_waiting_hands_on_what_it_has(clients):
     async with other.permit():
         waiting = asyncio.create_task(one.permit().__aenter__())
         await asyncio.sleep(0)  # sends the request
-        await one.secrets()  # answered after the request has arrived
+        await heard(one)  # answered after the request has arrived
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
     async with other.permit():
-        await other.secrets()
+        await heard(other)
     await one.permit().__aenter__()
     await one.close()
     assert await other.notification() == Claimed(ask=[KEY])
@@ -86,8 +86,8 @@ async def test_news_wait_until_the_claim_has_returned(clients, monkeypatch):
     async def ask_slowly(name, message):
         reply = await ask(name, message)
         one.give_up([KEY])
-        await one.secrets()  # the coordinator has done it when this is answered
-        await ask("secrets", m.AskSecrets())  # and the news have come when this is
+        await heard(one)  # the coordinator has done it when this is answered
+        await ask(-1, m.Fail(-1, {}))  # and the news have come when this is
         cancelled.cancel()
         return reply
 
@@ -112,7 +112,7 @@ async def test_progress_and_failed_keys_are_told_by_run_and_lookup(coordinator, 
             now = coordinator.progress("run")[1]
             assert (now.name, now.in_flight, now.keys) == ("prices", 1, 3 + 2 * execution)
         one.give_up([THIRD])
-        assert await one.secrets() == {"TOKEN": "hush"}
+        assert one.secrets == {"TOKEN": "hush"}
         await one.close()
     names, prices = coordinator.progress("run")
     assert "hush" not in f"{OFFER!r} {prices!r}"

@@ -17,7 +17,7 @@ from millrace.limits.connection import Connection, LocalConnection, RemoteConnec
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.messages import (
     LONGEST_PAUSE,
-    AskSecrets,
+    STRAY,
     BudgetSpent,
     Claim,
     ClaimReply,
@@ -31,7 +31,6 @@ from millrace.limits.messages import (
     Pause,
     Release,
     Request,
-    SecretValues,
     Settle,
 )
 from millrace.limits.registration import Address
@@ -90,13 +89,16 @@ class Permit:
 class Client:
     """One lookup, as one task sees it; made by :meth:`connect` or :meth:`local`, for one event loop.
 
-    What is settled or given up is said without waiting; what is awaited raises when the coordinator
-    is gone.
+    What is settled or given up is said without waiting; what is awaited raises when the coordinator is gone.
+
+    Attributes:
+        secrets: Values of the lookup's ``${NAME}`` by name.
     """
 
-    def __init__(self, link: Connection, *, turns: bool) -> None:
+    def __init__(self, link: Connection, *, turns: bool, secrets: Mapping[str, str]) -> None:
+        self.secrets = secrets
         self._numbers = count()
-        self._replies: dict[int | str, asyncio.Future[Message]] = {}
+        self._replies: dict[int, asyncio.Future[Message]] = {}
         self._news: asyncio.Queue[tuple[list[bytes], list[bytes]]] = asyncio.Queue()
         # A claim may take several messages. News of its first keys wait until it has returned, or whoever
         # claims would hear of keys before it knows that it waits for them.
@@ -122,17 +124,22 @@ class Client:
         """
         hello = Join(address.token, namespace)
         link, welcome = await RemoteConnection.dial(address, hello, "limits and answers")
-        return cls(link, turns=welcome.turns)
+        secrets = {name: value.decode(errors=STRAY) for name, value in welcome.secrets.items()}
+        return cls(link, turns=welcome.turns, secrets=secrets)
 
     @classmethod
     def local(cls, session: LookupSession) -> Client:
         """Join a session of this process, in the event loop that runs now and that all its clients use."""
-        return cls(LocalConnection(session), turns=session.settings.turns)
+        return cls._beside(session, LocalConnection(session))
 
     @classmethod
     def alone(cls, session: LookupSession) -> Client:
         """Join a session that nobody else is in, and that ends with the client."""
-        return cls(LocalConnection(session, closes=session.close), turns=session.settings.turns)
+        return cls._beside(session, LocalConnection(session, closes=session.close))
+
+    @classmethod
+    def _beside(cls, session: LookupSession, link: Connection) -> Client:
+        return cls(link, turns=session.settings.turns, secrets=session.registration.secrets)
 
     @asynccontextmanager
     async def permit(self) -> AsyncIterator[Permit]:
@@ -179,16 +186,6 @@ class Client:
     async def close(self) -> None:
         """Leave, giving back what is held."""
         await self._link.close()
-
-    async def secrets(self) -> dict[str, str]:
-        """Return the values of the lookup's ``${NAME}`` by name.
-
-        Raises:
-            ExecutionError: The coordinator is gone.
-        """
-        reply = await self._ask("secrets", AskSecrets())
-        assert isinstance(reply, SecretValues)
-        return reply.read()
 
     async def claim(self, keys: Sequence[bytes], most: int | None = None) -> Claimed:
         """Return which keys are to be looked up here, which are known and which others look up.
@@ -292,15 +289,15 @@ class Client:
         if self._lost is not None:
             raise self._lost
 
-    async def _ask(self, name: int | str, message: Message) -> Message:
+    async def _ask(self, number: int, message: Message) -> Message:
         self._check()
-        reply = self._replies[name] = asyncio.get_running_loop().create_future()
+        reply = self._replies[number] = asyncio.get_running_loop().create_future()
         try:
             self._send(message)
             await self._link.drain()
             message = await reply
         finally:
-            self._replies.pop(name, None)
+            self._replies.pop(number, None)
         return message
 
     def _receive(self, message: Message) -> None:
@@ -312,18 +309,13 @@ class Client:
             case News():
                 self._news.put_nowait((message.settled, message.handed))
             case ClaimReply() | Noted():
-                self._answer(message.number, message)
-            case SecretValues():
-                self._answer("secrets", message)
+                waiting = self._replies.get(message.number)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
             case BudgetSpent():
                 refused = self._permits.get(message.ticket)
                 if refused is not None and not refused.done():
                     refused.set_exception(BudgetError(_SPENT.format(message.why)))
-
-    def _answer(self, name: int | str, message: Message) -> None:
-        waiting = self._replies.get(name)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(message)
 
     def _lose(self, error: ExecutionError, *, is_broken: bool = False) -> None:
         self._lost = self._lost or error

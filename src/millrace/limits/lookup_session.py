@@ -9,7 +9,6 @@ client                       session
 ``Settle``                   ``News`` of keys that are settled or handed over, to all who wait for one
 ``Fail``                     likewise; and ``Noted``
 ``GiveUp``                   likewise
-``AskSecrets``               ``SecretValues``
 ===========================  =======================================================================
 
 A reply to a claim has keys to ask, keys that others are asking, failed keys with their failures, keys
@@ -45,7 +44,7 @@ from millrace.limits.chunk import Chunk, Failure
 from millrace.limits.clock import Clock, WallClock
 from millrace.limits.messages import (
     MOST,
-    AskSecrets,
+    STRAY,
     Claim,
     ClaimReply,
     Fail,
@@ -58,7 +57,6 @@ from millrace.limits.messages import (
     Release,
     Reply,
     Request,
-    SecretValues,
     Settle,
     Welcome,
 )
@@ -145,8 +143,8 @@ class LookupSession(OrderedSession):
         return number
 
     def welcome(self) -> Welcome:
-        """Return what a client hears first: whether there are limits."""
-        return Welcome(self.settings.turns)
+        secrets = {name: value.encode(errors=STRAY) for name, value in self.registration.secrets.items()}
+        return Welcome(self.settings.turns, secrets)
 
     def leave(self, client: int) -> None:
         """Take back all that a client has; what it was asking goes to others."""
@@ -207,9 +205,6 @@ class LookupSession(OrderedSession):
                     raise ValueError("a failure of no number of attempts")
                 texts = sum(len(each.message) + len(each.binding) for each in message.failures.values())
                 self._do_for(client, partial(self._note_failures, client, message), texts)
-            case AskSecrets():
-                secrets = SecretValues.of(self.registration.secrets)
-                self._do_for(client, partial(self._say, client, secrets))
             case _:
                 raise ValueError(f"{type(message).__name__} is no message to a lookup")
 

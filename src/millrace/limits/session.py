@@ -23,7 +23,7 @@ from millrace.errors import ExecutionError
 from millrace.limits.messages import Message, Welcome
 
 Deliver = Callable[[Message], None]
-Job = Callable[[], None]
+Job = Callable[[], object]
 
 
 class Session(ABC):

@@ -162,8 +162,7 @@ class _Function:
     async def open(self, client: Client) -> Self:
         """Return itself, within a session of the service that it asks, if it does."""
         if isinstance(self._spec.asked, Service):
-            secrets = await client.secrets() if self._spec.secrets else {}
-            self._service = self._spec.asked.open(Secrets(secrets))
+            self._service = self._spec.asked.open(Secrets(client.secrets))
         return self
 
     def bind(self, wanted: list[_Row]) -> list[_Row]:
