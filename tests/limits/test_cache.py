@@ -175,9 +175,7 @@ async def test_the_coordinator_writes_to_the_cache(coordinator, clients, tmp_pat
     assert await look_up(offer(cache), calendar) == ([], EVERY_ROW)
 
 
-async def test_a_file_that_another_process_writes_holds_up_its_lookup_alone(
-    coordinator, clients, tmp_path, calendar
-):
+async def test_a_file_that_others_write_holds_up_its_lookup_alone(coordinator, clients, tmp_path, calendar):
     """What is said meanwhile is kept when the other one has done."""
     cache = tmp_path / "c.sqlite"
     await look_up(offer(cache), calendar, KEYS[:10])
