@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from itertools import count
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -16,6 +18,7 @@ import pytest
 import millrace
 from millrace.errors import BudgetError, OptionError
 from millrace.limits.budget import Budget, Spending, Spent, budget_of, cost_of
+from millrace.limits.cache import check_cache, transaction
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.ledger import LastingSpending, Spendings
@@ -140,20 +143,19 @@ def make_calls(spending: Spending, most: int, cost: float | None = None) -> int:
     raise AssertionError
 
 
-@pytest.mark.parametrize("text", ["", '{"requests": 1', "[]", '{"requests": 1}', '{"requests": "x"}', "\xff"])
-def test_a_torn_file_is_no_crash_and_no_new_budget(tmp_path, text):
-    """No call is made until somebody says what was spent; the error names the file and how."""
-    budget = Budget(max_requests=5)
-    spending = LastingSpending(budget, tmp_path, "one")
+@pytest.mark.parametrize("spoil", [lambda _: b"SQLite format 3\0" + 5000 * b"?", lambda whole: whole[:5000]])
+def test_a_damaged_file_is_no_crash_and_no_new_budget(tmp_path, spoil):
+    """No call is made until it is mended; the error names the file and what to do."""
+    budget, path = Budget(max_requests=5), tmp_path / "answers.sqlite"
+    spending = LastingSpending(budget, path, "one")
     make_calls(spending, 1)
     spending.settle()
-    (path,) = tmp_path.glob("*.json")
-    whole = path.read_text()
-    path.write_bytes(text.encode("latin-1"))
-    for each in (spending, LastingSpending(budget, tmp_path, "one")):
+    whole = path.read_bytes()
+    path.write_bytes(spoil(whole))
+    for each in (spending, LastingSpending(budget, path, "one")):
         assert not each.may_begin and each.is_over
-        assert str(path) in str(each) and "requests" in str(each)
-    path.write_text(whole)
+        assert str(path) in str(each) and "name another" in str(each)
+    path.write_bytes(whole)
     assert spending.may_begin and spending.requests == 1
 
 
@@ -216,47 +218,47 @@ def test_a_budget_is_of_a_stream_whichever_plan_and_process_it_runs_in(tmp_path)
 
 def test_two_that_write_at_once_lose_nothing(tmp_path):
     """What both have made is in the file, each call once."""
+    path = tmp_path / "answers.sqlite"
 
     def spend() -> None:
-        spending = LastingSpending(Budget(max_requests=6400), tmp_path, "one")
+        spending = LastingSpending(Budget(max_requests=6400), path, "one")
         for _ in range(30):
             assert make_calls(spending, 1) == 1
             spending.settle()
 
-    with ThreadPoolExecutor(2) as pool:  # each has opened the lock itself, as two processes have
+    with ThreadPoolExecutor(2) as pool:  # each has opened the file itself, as two processes have
         for each in [pool.submit(spend) for _ in range(2)]:
             each.result()
-    assert LastingSpending(Budget(max_requests=6400), tmp_path, "one").requests == 60
-    assert sorted(each.suffix for each in tmp_path.iterdir()) == [".json", ".lock"]
+    assert LastingSpending(Budget(max_requests=6400), path, "one").requests == 60
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("price", [None, 1.0])
 def test_a_budget_of_money_is_written_a_share_at_a_time(tmp_path, monkeypatch, price):
     """Not for each call: the event loop waits for the disk meanwhile."""
-    written = []
-    monkeypatch.setattr("os.fsync", written.append)
-    spending = LastingSpending(Budget(max_cost=6400.0, price=price), tmp_path, "one")
+    written, path = Mock(wraps=transaction), tmp_path / "answers.sqlite"
+    monkeypatch.setattr("millrace.limits.ledger.transaction", written)
+    spending = LastingSpending(Budget(max_cost=6400.0, price=price), path, "one")
     assert make_calls(spending, 3200, 1.0) == 3200
-    assert 1 < len(written) <= 64
+    assert 1 < written.call_count <= 64
     spending.settle()
-    assert LastingSpending(spending.budget, tmp_path, "one").requests == 3200
+    assert LastingSpending(spending.budget, path, "one").requests == 3200
 
 
 def test_a_file_that_can_be_read_and_not_written_ends_the_calls(tmp_path, monkeypatch):
     """Until it is written again, the error says why; so it does where there is no folder any more."""
-
-    def fail(_) -> None:
-        raise OSError(28, "No space left on device")
-
-    spending = LastingSpending(Budget(max_requests=100), tmp_path, "one")
-    monkeypatch.setattr("os.fsync", fail)
-    assert make_calls(spending, 2) == 1
-    for _ in range(2):
-        assert not spending.may_begin and "No space left" in str(spending)
-        spending.settle()
-    monkeypatch.undo()
+    monkeypatch.setattr("millrace.limits.ledger._PATIENCE", 0.0)
+    path = tmp_path / "answers.sqlite"
+    check_cache(path)
+    spending = LastingSpending(Budget(max_requests=100), path, "one")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert make_calls(spending, 2) == 1
+        for _ in range(2):
+            assert not spending.may_begin and "has been writing to it" in str(spending)
+            spending.settle()
     spending.settle()
-    assert spending.may_begin and "No space left" not in str(spending)
-    assert LastingSpending(spending.budget, tmp_path, "one").requests == 1
-    nowhere = LastingSpending(spending.budget, tmp_path / "gone", "one")
+    assert spending.may_begin and "has been writing to it" not in str(spending)
+    assert LastingSpending(spending.budget, path, "one").requests == 1
+    nowhere = LastingSpending(spending.budget, tmp_path / "gone" / "answers.sqlite", "one")
     assert make_calls(nowhere, 2) == 1 and "cannot be written" in str(nowhere)

@@ -108,7 +108,7 @@ class Conduct(RuleBasedStateMachine):
     def begin(self) -> None:
         """Begin a run that goes on with what was spent before."""
         budget = self.limits.budget
-        kept = LastingSpending(budget, Path(self.folder.name), "stream")
+        kept = LastingSpending(budget, Path(self.folder.name) / "answers.sqlite", "stream")
         self.spending = kept if budget else Spending(budget)
         self.permits = Permits(self.limits, self.clock, self.spending)
         registration = Registration("prices", self.limits.max_in_flight, budget=budget)
@@ -400,7 +400,7 @@ BROKEN = {
     "waiters are not notified": (Claims, "settle", waiters_are_not_notified),
     "strangers settle keys": (Claims, "own", anybody_may_settle),
     "a budget reserves nothing": (Spending, "may_begin", property(lambda self: self.cost < 4)),
-    "a budget begins anew": (LastingSpending, "_read", lambda self: {}),
+    "a budget begins anew": (LastingSpending, "_read", lambda self, base: None),
     "pauses are not kept": (Limiter, "pause", lambda self, seconds: None),
 }
 STEPS = {

@@ -14,7 +14,7 @@ from millrace.errors import BudgetError, ExecutionError, OptionError
 from millrace.limits.budget import Budget
 from millrace.limits.client import Client
 from millrace.limits.registration import Registration
-from tests.limits.running import Calls, keys_of
+from tests.limits.running import Calls, heard, keys_of
 from tests.limits.service import Service
 from tests.session import write_stream
 from tests.spark.test_limits import asking
@@ -110,9 +110,9 @@ async def test_a_dead_source_ends_no_query_of_another_in_its_group(coordinator, 
         await call(dead, DOWN)
         if number < 4:
             await call(well)
-            await well.secrets()
+            await heard(well)
     with pytest.raises(ExecutionError, match="'dead' does not answer: 5 requests in a row"):
-        await dead.secrets()
+        await heard(dead)
     async with well.permit(), patient.permit():
         for name in ("well", "patient"):
             (progress,) = await asyncio.to_thread(coordinator.progress, name)
@@ -128,7 +128,7 @@ async def test_a_source_that_is_held_holds_up_no_other(coordinator, clients, mon
     dead, well = await clients("dead/0/0", "well/0/0")
     await call(dead, DOWN)
     probe = asyncio.create_task(call(dead))
-    await dead.secrets()
+    await heard(dead)
     assert DOWN in (await asyncio.to_thread(coordinator.progress, "dead"))[0].problem
     for _ in range(20):
         await call(well)
@@ -146,14 +146,14 @@ async def test_a_session_that_has_ended_asks_no_more(coordinator, clients):
     over, held = await clients(*["run/0/0"] * 2)
     async with over.permit() as first:
         waiting = [asyncio.create_task(each.permit().__aenter__()) for each in (over, held, held)]
-        await held.secrets()
+        await heard(held)
         await asyncio.to_thread(coordinator.stop, {"run": 0.0})
         for each in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(each, ExecutionError)
         (later,) = await clients("run/1/0")
         second = later.permit()
         granted = asyncio.create_task(second.__aenter__())
-        await later.secrets()
+        await heard(later)
         assert not granted.done(), "a second call whose price nobody knows"
         first.cost = 3.0
     await granted
@@ -163,7 +163,7 @@ async def test_a_session_that_has_ended_asks_no_more(coordinator, clients):
     (last,) = await clients("run/2/0")
     await asyncio.to_thread(coordinator.stop, {"run": began})  # not what was there before
     with pytest.raises(ExecutionError, match="stopped"):
-        await last.secrets()
+        await heard(last)
     await call(later)
     await asyncio.to_thread(coordinator.stop, {"run": 0.0})
     await later.close()
@@ -184,7 +184,7 @@ async def test_the_next_action_tries_a_source_anew(coordinator, clients, hasty, 
             while made < 100:
                 await call(client, DOWN)
                 made += 1
-                await client.secrets()
+                await heard(client)
         await client.close()
         return made
 

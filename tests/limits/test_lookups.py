@@ -12,13 +12,13 @@ import pytest
 
 from millrace.errors import ExecutionError
 from millrace.limits import messages as m
-from millrace.limits.chunk import Chunk, Failure, Notification
+from millrace.limits.answers import Answers
+from millrace.limits.chunk import Chunk, Claimed, Failure
 from millrace.limits.codec import frame
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import FailedKey
 from millrace.limits.registration import STREAM, Registration
-from millrace.limits.store import Store
-from tests.limits.running import PATIENCE, found, keys_of, rows_of
+from tests.limits.running import PATIENCE, found, heard, keys_of, rows_of
 from tests.limits.test_server import raw
 from tests.session import wait_for
 
@@ -43,15 +43,15 @@ async def test_who_leaves_or_stops_waiting_hands_on_what_it_has(clients):
     async with other.permit():
         waiting = asyncio.create_task(one.permit().__aenter__())
         await asyncio.sleep(0)  # sends the request
-        await one.secrets()  # answered after the request has arrived
+        await heard(one)  # answered after the request has arrived
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
     async with other.permit():
-        await other.secrets()
+        await heard(other)
     await one.permit().__aenter__()
     await one.close()
-    assert await other.notification() == Notification(ask=[KEY])
+    assert await other.notification() == Claimed(ask=[KEY])
     async with other.permit():
         assert (await other.claim([OTHER])).ask == [OTHER]
 
@@ -86,15 +86,15 @@ async def test_news_wait_until_the_claim_has_returned(clients, monkeypatch):
     async def ask_slowly(name, message):
         reply = await ask(name, message)
         one.give_up([KEY])
-        await one.secrets()  # the coordinator has done it when this is answered
-        await ask("secrets", m.AskSecrets())  # and the news have come when this is
+        await heard(one)  # the coordinator has done it when this is answered
+        await ask(-1, m.Fail(-1, {}))  # and the news have come when this is
         cancelled.cancel()
         return reply
 
     monkeypatch.setattr(other, "_ask", ask_slowly)
     claimed = await other.claim([KEY, OTHER])
     assert (claimed.waiting, cancelled.cancelled(), listening.done()) == ([KEY, OTHER], True, False)
-    assert await listening == Notification(ask=[KEY])
+    assert await listening == Claimed(ask=[KEY])
 
 
 async def test_progress_and_failed_keys_are_told_by_run_and_lookup(coordinator, clients):
@@ -102,7 +102,9 @@ async def test_progress_and_failed_keys_are_told_by_run_and_lookup(coordinator, 
     for execution in range(2):
         (one,) = await clients(f"run/{execution}/1")
         await one.claim([KEY, OTHER, THIRD])
-        one.count(requests=5, retried=2)
+        for retried in (True, False, False):
+            async with one.permit() as permit:
+                permit.seconds, permit.retried = 0.5, retried
         await one.fail({OTHER: BUSY})
         one.settle(rows_of([KEY]))
         async with one.permit():
@@ -110,14 +112,14 @@ async def test_progress_and_failed_keys_are_told_by_run_and_lookup(coordinator, 
             now = coordinator.progress("run")[1]
             assert (now.name, now.in_flight, now.keys) == ("prices", 1, 3 + 2 * execution)
         one.give_up([THIRD])
-        assert await one.secrets() == {"TOKEN": "hush"}
+        assert one.secrets == {"TOKEN": "hush"}
         await one.close()
     names, prices = coordinator.progress("run")
     assert "hush" not in f"{OFFER!r} {prices!r}"
     assert (names.keys, names.seconds) == (0, 0)
     # Nobody waited for the third key when it was given up: it is not wanted any more.
     assert (prices.keys, prices.done, prices.failed, prices.cached) == (4, 2, 2, 0)
-    assert (prices.requests, prices.retried, prices.failures) == (10, 4, ((FAILED.kind, 2),))
+    assert (prices.requests, prices.retried, prices.failures) == (6, 2, ((FAILED.kind, 2),))
     assert coordinator.failed("run") == [FAILED]
     assert coordinator.progress("another") == coordinator.failed("another") == []
 
@@ -126,8 +128,8 @@ async def test_a_slow_disk_holds_up_what_needs_it_alone(coordinator, clients, mo
     """Permits go round, and who leaves has left when all it said is done."""
     keys, disk = keys_of(20), threading.Event()
     for name in ("find", "put"):
-        plain = getattr(Store, name)
-        monkeypatch.setattr(Store, name, lambda *given, plain=plain: disk.wait(PATIENCE) and plain(*given))
+        plain = getattr(Answers, name)
+        monkeypatch.setattr(Answers, name, lambda *given, plain=plain: disk.wait(PATIENCE) and plain(*given))
     one, other = await clients(*["run/0/1"] * 2)
     claims = [asyncio.create_task(each.claim(keys)) for each in (one, other)]
     async with one.permit():
@@ -141,10 +143,10 @@ async def test_a_slow_disk_holds_up_what_needs_it_alone(coordinator, clients, mo
     )
     assert asks.ask == keys
     disk.clear()
-    async with one.permit():
+    async with one.permit() as permit:
         for key in keys:
             one.settle(rows_of([key]))
-        one.count(requests=1)
+        permit.seconds = 0.5
     leaving = asyncio.create_task(one.close())
     for _ in range(5):
         async with other.permit():
@@ -199,8 +201,7 @@ async def test_what_was_said_before_leaving_is_heard(coordinator, clients, monke
         m.Settle([KEY], [-1], b""),
         m.Fail(1, [KEY]),
         m.Fail(1, {KEY: ("a", "b", -1, "")}),
-        m.Counted(1, None),
-        m.Counted(-1, 0),
+        m.Release(0, seconds=-1.0),
         m.GiveUp("text"),
         b"\xff" * 100,
     ],

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ import pytest
 
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.limits.budget import Budget
+from millrace.limits.cache import check_cache
 from millrace.limits.client import Client
 from millrace.limits.clock import VirtualClock
 from millrace.limits.codec import frame
@@ -109,13 +111,13 @@ async def test_secrets_do_not_depend_on_the_locale(monkeypatch):
     served, secrets = CoordinatorProcess(), {"KEY": "schön \udcff"}
     served.register("run", [Registration("prices", secrets=secrets)])
     client = await Client.connect(served.address_of("run"), "run/0/0")
-    assert await client.secrets() == secrets
+    assert client.secrets == secrets
     assert Secrets(secrets).scrub(f"key {secrets['KEY']}!") == "key ${KEY}!"
     await client.close()
     served.close()
 
 
-@pytest.mark.parametrize("how", ["ends", "is killed", "is interrupted"])
+@pytest.mark.parametrize("how", ["ends", "is killed", "is interrupted", "has lost it"])
 def test_it_ends_with_the_planning_process(tmp_path, how):
     """However that ends, caches have what was answered, and no process stays."""
     cache = tmp_path / "cache.sqlite"
@@ -125,6 +127,8 @@ def test_it_ends_with_the_planning_process(tmp_path, how):
     theirs.close()
     pid, address = ours.recv()
     assert run(settled(address, KEYS)) == KEYS
+    if how == "has lost it":
+        os.kill(pid, signal.SIGKILL)
     if how == "is killed":
         planner.kill()
     elif how == "is interrupted":
@@ -153,8 +157,11 @@ def test_calls_that_nobody_answers_are_errors_and_the_process_ends(coordinator, 
 
 
 def test_it_ends_with_the_planning_process_whatever_it_is_doing(tmp_path):
-    """A call that never returns, for a disk that is away, leaves no orphan behind."""
-    os.mkfifo(tmp_path / ".millrace-key")  # reading it waits for ever
+    """A call that does not return, for another process writes all the time, leaves no orphan behind."""
+    cache = tmp_path / "cache.sqlite"
+    check_cache(cache)
+    writes = sqlite3.connect(cache, isolation_level=None)
+    writes.execute("BEGIN IMMEDIATE")
     ours, theirs = Pipe()
     begin = (
         f"import sys; sys.path[:] = {sys.path!r}; from millrace.limits import process; "
@@ -169,10 +176,11 @@ def test_it_ends_with_the_planning_process_whatever_it_is_doing(tmp_path):
     try:
         ours.send(("start", ("127.0.0.1", 0, None)))
         assert ours.recv()[0] is None
-        ours.send(("register", ("run", (Registration("prices", cache=tmp_path, fingerprint="f" * 32),))))
+        ours.send(("register", ("run", (Registration("prices", cache=cache, fingerprint="f" * 32),))))
         ours.close()
-        child.wait(30)
+        child.wait(20)
     finally:
+        writes.close()
         child.kill()
         child.wait()
 

@@ -22,10 +22,10 @@ from millrace.limits import codec
 from millrace.limits.answers import Claims, Keys
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
-from millrace.limits.messages import Bye, Join, Message, SecretValues
+from millrace.limits.messages import Bye, Join, Message, Noted, Welcome
 from millrace.limits.registration import Address, Registration
 from millrace.limits.tls import _made, context_of
-from tests.limits.running import PATIENCE, Calls, keys_of, look_up, run
+from tests.limits.running import PATIENCE, Calls, heard, keys_of, look_up, run
 
 PRICES = [Registration("prices", max_in_flight=3)]
 
@@ -105,7 +105,7 @@ def test_a_token_opens_one_run_alone(coordinator):
     for wrong, of in ((address, "another"), (replace(address, token="0" * 32), "run")):
         with pytest.raises(ExecutionError, match="refused to share limits and answers: wrong token"):
             run(take_a_turn(wrong, of))
-    for message in (Join(address.token, "run/0/0"), SecretValues({"KEY": b"hush"})):
+    for message in (Join(address.token, "run/0/0"), Welcome(secrets={"KEY": b"hush"})):
         assert address.token not in f"{message!r}" and "hush" not in f"{message!r}"
 
 
@@ -220,7 +220,7 @@ async def test_who_is_cut_off_loses_what_it_held_at_once(coordinator, clients, m
     plain = codec.write
 
     def write(writer: asyncio.StreamWriter, message: Message) -> None:
-        if isinstance(message, SecretValues):
+        if isinstance(message, Noted):
             raise MemoryError  # noqa: TRY004  # as where there is no room
         plain(writer, message)
 
@@ -241,7 +241,7 @@ async def test_who_is_cut_off_loses_what_it_held_at_once(coordinator, clients, m
     else:
         monkeypatch.setattr(codec, "write", write)
         with pytest.raises(ExecutionError, match="was lost"):
-            await away.secrets()
+            await heard(away)
     async with other.permit():
         assert (await other.notification()).ask == KEYS[:2]
     assert len(under_way) == 1

@@ -156,7 +156,7 @@ class Claimed:
         ask: Keys to look up here, and to settle, to fail or to give up.
         found: Rows that are known already; together they have each of their keys once.
         failed: Keys that another task, or an earlier attempt, could not look up.
-        waiting: Keys that another task looks up now; :class:`Notification` will say what comes of it.
+        waiting: Keys that another task looks up now; news will say what comes of it.
     """
 
     ask: list[bytes] = field(default_factory=list)
@@ -168,21 +168,6 @@ class Claimed:
         """Return those of the keys that were wanted of which nothing is said."""
         said = {*self.ask, *self.failed, *self.waiting, *(key for chunk in self.found for key in chunk.keys)}
         return [key for key in keys if key not in said]
-
-
-@dataclass
-class Notification:
-    """News of keys that were waited for; each of those is named once.
-
-    Attributes:
-        found: Rows that came.
-        failed: Keys that could not be looked up.
-        ask: Keys to look up here now: the task that did is gone or gave them up.
-    """
-
-    found: list[Chunk] = field(default_factory=list)
-    failed: dict[bytes, Failure] = field(default_factory=dict)
-    ask: list[bytes] = field(default_factory=list)
 
 
 def encoded(rows: pa.RecordBatch | pa.Table) -> bytes:

@@ -12,16 +12,15 @@ from typing import Any
 from millrace.errors import BudgetError, ExecutionError, encodable
 from millrace.limits import codec
 from millrace.limits.budget import Cost, Usage, cost_of
-from millrace.limits.chunk import LONGEST_TEXT, Chunk, Claimed, Failure, Notification
+from millrace.limits.chunk import LONGEST_TEXT, Chunk, Claimed, Failure
 from millrace.limits.connection import Connection, LocalConnection, RemoteConnection
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.messages import (
     LONGEST_PAUSE,
-    AskSecrets,
+    STRAY,
     BudgetSpent,
     Claim,
     ClaimReply,
-    Counted,
     Fail,
     GiveUp,
     Granted,
@@ -32,9 +31,7 @@ from millrace.limits.messages import (
     Pause,
     Release,
     Request,
-    SecretValues,
     Settle,
-    Took,
 )
 from millrace.limits.registration import Address
 
@@ -57,12 +54,18 @@ class Permit:
         tokens: That it has taken; None if that is not known.
         outcome: ``""`` if the source has answered, a few words if it has not; None if neither can be said.
         unpriced: Why nobody can tell what calls cost: then none may be made any more.
+        seconds: That the call took, for the progress; None if none was made.
+        limited: Whether the source has said that it is asked too much.
+        retried: Whether the call repeated one that failed.
     """
 
     cost: float | None = None
     tokens: int | None = None
     outcome: str | None = None
     unpriced: str | None = None
+    seconds: float | None = None
+    limited: bool = False
+    retried: bool = False
 
     def charge(self, cost: Cost | None, request: object, answer: object) -> None:
         """Note what the call has taken, by its answer, or by an error that has an answer's ``usage``.
@@ -86,13 +89,16 @@ class Permit:
 class Client:
     """One lookup, as one task sees it; made by :meth:`connect` or :meth:`local`, for one event loop.
 
-    What is settled, given up or counted is said without waiting; what is awaited raises when the coordinator
-    is gone.
+    What is settled or given up is said without waiting; what is awaited raises when the coordinator is gone.
+
+    Attributes:
+        secrets: Values of the lookup's ``${NAME}`` by name.
     """
 
-    def __init__(self, link: Connection, *, turns: bool) -> None:
+    def __init__(self, link: Connection, *, turns: bool, secrets: Mapping[str, str]) -> None:
+        self.secrets = secrets
         self._numbers = count()
-        self._replies: dict[int | str, asyncio.Future[Message]] = {}
+        self._replies: dict[int, asyncio.Future[Message]] = {}
         self._news: asyncio.Queue[tuple[list[bytes], list[bytes]]] = asyncio.Queue()
         # A claim may take several messages. News of its first keys wait until it has returned, or whoever
         # claims would hear of keys before it knows that it waits for them.
@@ -118,17 +124,22 @@ class Client:
         """
         hello = Join(address.token, namespace)
         link, welcome = await RemoteConnection.dial(address, hello, "limits and answers")
-        return cls(link, turns=welcome.turns)
+        secrets = {name: value.decode(errors=STRAY) for name, value in welcome.secrets.items()}
+        return cls(link, turns=welcome.turns, secrets=secrets)
 
     @classmethod
     def local(cls, session: LookupSession) -> Client:
         """Join a session of this process, in the event loop that runs now and that all its clients use."""
-        return cls(LocalConnection(session), turns=session.settings.turns)
+        return cls._beside(session, LocalConnection(session))
 
     @classmethod
     def alone(cls, session: LookupSession) -> Client:
         """Join a session that nobody else is in, and that ends with the client."""
-        return cls(LocalConnection(session, closes=session.close), turns=session.settings.turns)
+        return cls._beside(session, LocalConnection(session, closes=session.close))
+
+    @classmethod
+    def _beside(cls, session: LookupSession, link: Connection) -> Client:
+        return cls(link, turns=session.settings.turns, secrets=session.registration.secrets)
 
     @asynccontextmanager
     async def permit(self) -> AsyncIterator[Permit]:
@@ -141,11 +152,13 @@ class Client:
             BudgetError: The budget has nothing left for the call.
         """
         self._check()
-        permit = Permit()
+        permit, ticket = Permit(), next(self._tickets)
         if not self._turns:
-            yield permit
+            try:
+                yield permit
+            finally:
+                self._release(ticket, permit)
             return
-        ticket = next(self._tickets)
         granted = self._permits[ticket] = asyncio.get_running_loop().create_future()
         self._send(Request(ticket))
         call = asyncio.timeout(None)
@@ -163,8 +176,7 @@ class Client:
         finally:
             self._calls.discard(call)
             self._permits.pop(ticket, None)
-            outcome = permit.outcome and encodable(permit.outcome)
-            self._send(Release(ticket, permit.cost, permit.tokens, outcome, permit.unpriced))
+            self._release(ticket, permit)
 
     def pause(self, seconds: float) -> None:
         """Let no task of the job start a call for so long, at most ``LONGEST_PAUSE``."""
@@ -174,16 +186,6 @@ class Client:
     async def close(self) -> None:
         """Leave, giving back what is held."""
         await self._link.close()
-
-    async def secrets(self) -> dict[str, str]:
-        """Return the values of the lookup's ``${NAME}`` by name.
-
-        Raises:
-            ExecutionError: The coordinator is gone.
-        """
-        reply = await self._ask("secrets", AskSecrets())
-        assert isinstance(reply, SecretValues)
-        return reply.read()
 
     async def claim(self, keys: Sequence[bytes], most: int | None = None) -> Claimed:
         """Return which keys are to be looked up here, which are known and which others look up.
@@ -253,7 +255,7 @@ class Client:
         """Hand keys to ask back: whoever waits for them asks, or the next one who wants them."""
         self._send(GiveUp(list(keys)))
 
-    async def notification(self) -> Notification:
+    async def notification(self) -> Claimed:
         """Return the next news of keys that are waited for; waits until there are some.
 
         Raises:
@@ -271,15 +273,12 @@ class Client:
         except BaseException:
             self._news.put_nowait((settled, handed))
             raise
-        return Notification(claimed.found, claimed.failed, claimed.ask + handed)
+        claimed.ask += handed
+        return claimed
 
-    def count(self, *, requests: int = 0, retried: int = 0) -> None:
-        """Count requests for the lookup's progress; ``retried`` of them repeated a failed one."""
-        self._send(Counted(requests, retried), soon=False)
-
-    def took(self, seconds: float, *, limited: bool) -> None:
-        """Tell, for the lookup's progress, how long a request took, and whether there were too many."""
-        self._send(Took(seconds, limited), soon=False)
+    def _release(self, ticket: int, permit: Permit) -> None:
+        told = vars(permit) | {"outcome": permit.outcome and encodable(permit.outcome)}
+        self._send(Release(ticket, **told), soon=self._turns)  # others may wait for their turn
 
     def _send(self, message: Message, *, soon: bool = True) -> None:
         # Others wait for a permit that is given back, and its call may have a cost.
@@ -290,15 +289,15 @@ class Client:
         if self._lost is not None:
             raise self._lost
 
-    async def _ask(self, name: int | str, message: Message) -> Message:
+    async def _ask(self, number: int, message: Message) -> Message:
         self._check()
-        reply = self._replies[name] = asyncio.get_running_loop().create_future()
+        reply = self._replies[number] = asyncio.get_running_loop().create_future()
         try:
             self._send(message)
             await self._link.drain()
             message = await reply
         finally:
-            self._replies.pop(name, None)
+            self._replies.pop(number, None)
         return message
 
     def _receive(self, message: Message) -> None:
@@ -310,18 +309,13 @@ class Client:
             case News():
                 self._news.put_nowait((message.settled, message.handed))
             case ClaimReply() | Noted():
-                self._answer(message.number, message)
-            case SecretValues():
-                self._answer("secrets", message)
+                waiting = self._replies.get(message.number)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
             case BudgetSpent():
                 refused = self._permits.get(message.ticket)
                 if refused is not None and not refused.done():
                     refused.set_exception(BudgetError(_SPENT.format(message.why)))
-
-    def _answer(self, name: int | str, message: Message) -> None:
-        waiting = self._replies.get(name)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(message)
 
     def _lose(self, error: ExecutionError, *, is_broken: bool = False) -> None:
         self._lost = self._lost or error

@@ -111,7 +111,7 @@ class Coordinator(Server):
         groups: dict[str, dict[Settings, None]] = {}
         for each in lookups:
             if each.cache is not None:
-                check_cache(each.cache, each.name, each.fingerprint)
+                check_cache(each.cache, each.name)
             if each.group is not None:
                 groups.setdefault(each.group, {})[each.settings] = None
 
@@ -212,7 +212,7 @@ class Coordinator(Server):
         self._within(stop)
 
     def _forget(self, run: str) -> None:
-        """Write what is missing to the caches, and remove a run's answers and secrets."""
+        """Remove a run's answers and secrets."""
         del self._registrations[run], self._owners[run]
         self._released.pop(run, None)
         self._streaming.pop(run, None)
@@ -227,7 +227,7 @@ class Coordinator(Server):
             self._later(_remove(self._folders.pop(run), set(self._closing)))
 
     def _close(self, session: LookupSession) -> None:
-        """Close a session, whose thread may still write to its cache for a while."""
+        """Close a session, whose thread may still write for a while."""
         session.close()
         self._later(session.wait_closed(), session)
 
@@ -289,7 +289,7 @@ class Coordinator(Server):
                 self._calendar,
                 permits=self._permits(namespace, registration),
                 source=_source_of(namespace),
-                after=self._flushed(registration),
+                after=self._writing(registration),
                 loop=self._loop,
             )
         return namespace, self._sessions[namespace]
@@ -340,12 +340,14 @@ class Coordinator(Server):
             self._folders[run] = TemporaryDirectory(prefix="millrace-stream-", ignore_cleanup_errors=True)
         return Path(self._folders[run].name)
 
-    def _flushed(self, registration: Registration) -> list[Future[None]]:
-        """Have others of the same cache write what they have: a job that failed may be run again at once."""
+    def _writing(self, registration: Registration) -> list[Future[None]]:
+        """Return what others of the same cache still write: a job that failed may be run again at once."""
         if registration.cache is None:
             return []
         others = [*self._sessions.values(), *(each for each in self._closing.values() if each is not None)]
-        return [each.flush() for each in others if each.registration.fingerprint == registration.fingerprint]
+        return [
+            each.written() for each in others if each.registration.fingerprint == registration.fingerprint
+        ]
 
     def _known(self, run: str, number: int) -> list[LookupProgress]:
         """Return the progress of a lookup, by execution, with those that have ended first."""
@@ -420,7 +422,7 @@ def _is_of(name: str, run: str, number: int) -> bool:
 
 
 def _close(coordinator: weakref.ref[Coordinator], process: int) -> None:
-    """At the end of a process, let the caches have what they lack; a forked child has no part in it."""
+    """At the end of a process, let what was said be written; a forked child has no part in it."""
     found = coordinator()
     if found is not None and process == os.getpid():
         found.close()

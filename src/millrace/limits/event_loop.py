@@ -10,7 +10,7 @@ import os
 import threading
 
 END_SECONDS = 120.0
-"""Until caches have what they lack; a disk that hangs keeps no process alive for longer."""
+"""Until all that was said is written; a disk that hangs keeps no process alive for longer."""
 
 
 def runner() -> asyncio.Runner:

@@ -256,9 +256,9 @@ class Fetcher:
             nonlocal attempts
             async with client.permit() as permit:
                 attempts += 1
-                client.count(requests=1, retried=int(attempts > 1))
+                permit.retried = attempts > 1
                 self.stats.requests += 1
-                began, limited = time.perf_counter(), False
+                began = time.perf_counter()
                 try:
                     found = await wait_within(session.fetch(keys), self.limits.timeout)
                     permit.outcome = ""
@@ -269,8 +269,8 @@ class Fetcher:
                     permit.outcome = ""
                     if may_pass(refused) and refused.kind not in _LIMITED:
                         permit.outcome = refused.kind
-                    limited = refused.kind in _OVERLOADED
-                    if limited:  # for all tasks, not for this one alone
+                    permit.limited = refused.kind in _OVERLOADED
+                    if permit.limited:  # for all tasks, not for this one alone
                         own = min(policy.LONGEST_WAIT, policy.FIRST_WAIT * 2**attempts)
                         asked = None if refused.wait is None else min(refused.wait, limits.max_retry_after)
                         client.pause(own if asked is None else asked)
@@ -278,10 +278,9 @@ class Fetcher:
                         permit.charge(price, request, refused)
                     raise
                 finally:
-                    seconds = time.perf_counter() - began
-                    self.stats.seconds += seconds
+                    permit.seconds = time.perf_counter() - began
+                    self.stats.seconds += permit.seconds
                     self.stats.cost += permit.cost or 0.0
-                    client.took(seconds, limited=limited)
 
         try:
             # What is asked once needs nobody to repeat it, which takes a quarter of a quick call's time.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from millrace.errors import InputError, OptionError, near
-from millrace.limits.cache import SUFFIX, explained, opened, wall_time
+from millrace.limits.cache import SUFFIX, explained, opened, remove_chunks, wall_time
 from millrace.limits.chunk import decoded
 
 KEY = "key"
@@ -163,10 +163,7 @@ def pruned(chosen: Sequence[Kept], before: float | None, now: float | None = Non
             for each in (each for each in chosen if each.file == file):
                 limits = (*times, each.name, each.definition)
                 while numbers := base.execute(_OLD, limits).fetchall():
-                    base.execute("BEGIN IMMEDIATE")
-                    removed += base.executemany("DELETE FROM entry WHERE chunk = ?", numbers).rowcount
-                    base.executemany("DELETE FROM chunk WHERE id = ?", numbers)
-                    base.execute("COMMIT")
+                    removed += remove_chunks(base, numbers)
             with suppress(sqlite3.OperationalError):  # a job uses it: the room is used by its next answers
                 base.execute("VACUUM")
     return removed

@@ -1,68 +1,62 @@
-"""What streams have spent of their budgets, in files beside the answers that it was spent on.
+"""What streams have spent of their budgets, beside the answers that it was spent on.
 
 A stream goes on where it was when its process is started again, and so does its budget. What a file says is
 never less than what has been spent: a share of the budget is written down before calls are made of it.
-Calls that are not bounded themselves are counted whenever it is written. So
-whoever is killed loses that share at most, and who ends in order loses nothing. A stream may have gone on
-elsewhere before it begins here again, or before a call of the time before ends here: so a file is read anew
-before it is written, and what others have spent is added to what was spent here. Both happen while a file
-beside it is locked, and each writer has an amount of its own: no two spoil what the other wrote. A file is
-whole, or was never written.
+Calls that are not bounded themselves are counted whenever it is written. So whoever is killed loses that
+share at most, and who ends in order loses nothing. A stream may have gone on elsewhere before it begins here
+again, or before a call of the time before ends here: so what others have spent is read in the transaction
+that writes, and added to what was spent here. Each writer has a row of its own: no two spoil what the other
+wrote.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from uuid import uuid4
 
+from millrace.errors import InputError
 from millrace.limits.budget import Budget, Spending, Spent
-from millrace.limits.cache import SUFFIX
+from millrace.limits.cache import explained, file_of, opened, transaction
 from millrace.limits.registration import STREAM, Registration
-
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # on Windows
-    fcntl = None
 
 _SHARES = 64
 """A budget is written down in so many parts."""
 
 _ENDED = ""
-"""A file has an amount for each writer, and one for all that have settled."""
+"""A file has a row for each writer, and one for all that have settled."""
+
+_PATIENCE = 5.0
+"""Seconds for which one waits for others that write to the file: permits wait meanwhile."""
 
 _Amount = tuple[int, float]
 """Requests and cost."""
 
 
 class LastingSpending(Spending):
-    """What has been spent of a budget, over restarts; the folder is where answers are kept.
+    """What has been spent of a budget, over restarts, in a file of answers.
 
     The name is of the stream and of what spends; no other has it.
     """
 
-    def __init__(self, budget: Budget, folder: Path, name: str) -> None:
+    def __init__(self, budget: Budget, path: Path, name: str) -> None:
         super().__init__(budget)
-        digest = hashlib.sha256(name.encode()).hexdigest()[:24]
-        self._path = folder / f"budget-{digest}.json"
+        self._path = path
+        self._name = name
         self._why = {"read": "", "written": ""}
         self._writer = uuid4().hex[:12]
         self._others: _Amount = (0, 0.0)
         self._written: _Amount = (0, 0.0)
-        self._settled = not self._succeeds("read", self._read)
+        self._settled = not self._succeeds("read", self._look)
 
     @property
     def may_begin(self) -> bool:
         """Whether one more call may be made now; none may that cannot be written down."""
         if self._settled:
-            self._settled = not self._succeeds("read", self._read)
+            self._settled = not self._succeeds("read", self._look)
         return not any(self._why.values()) and super().may_begin
 
     def begin(self) -> None:
@@ -92,26 +86,22 @@ class LastingSpending(Spending):
         """What was spent here since it was settled last."""
         return self.requests - self._others[0], self.cost - self._others[1]
 
-    def _read(self) -> dict[str, _Amount]:
-        """Take in what others have spent since; returns the file's amounts, but for that of this writer."""
-        if not self._path.exists():
-            return {}
-        try:
-            known = json.loads(self._path.read_bytes())
-            spent = known["spent"] if "spent" in known else {_ENDED: (known["requests"], known["cost"])}
-            amounts = {name: (int(requests), float(cost)) for name, (requests, cost) in spent.items()}
-            highest = float(known["highest"])
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise ValueError(
-                'it is no budget: write what was spent, as {"requests": 0, "cost": 0, "highest": 0}, or '
-                "remove it to begin anew"
-            ) from None
-        amounts.pop(self._writer, None)
-        (requests, cost), self._others = self._own, _total(amounts)
-        self.requests, self.cost = requests + self._others[0], cost + self._others[1]
+    def _look(self) -> None:
+        if self._path.exists():
+            with self._opened() as base:
+                self._read(base)
+
+    def _read(self, base: sqlite3.Connection) -> None:
+        """Take in what others have spent since."""
+        requests, cost, highest = base.execute(
+            "SELECT coalesce(sum(requests), 0), total(cost), coalesce(max(highest), 0.0) FROM spent "
+            "WHERE name = ? AND writer != ?",
+            (self._name, self._writer),
+        ).fetchone()
+        own, self._others = self._own, (requests, cost)
+        self.requests, self.cost = own[0] + requests, own[1] + cost
         self._highest = max(self._highest, highest)
         self._is_told = self._is_told or highest > 0
-        return amounts
 
     def _check(self) -> None:
         requests, cost = self._own
@@ -123,63 +113,50 @@ class LastingSpending(Spending):
         """Write down what has been spent, and so many shares of the budget in advance; none settles."""
 
         def write() -> None:
-            with _locked(self._path.with_suffix(".lock")):
-                amounts = self._read()
+            with self._opened() as base, transaction(base):
+                self._read(base)
                 requests, cost = self._own
+                amounts: dict[str, _Amount] = {}
                 if shares:
                     requests += shares * (self.budget.max_requests or 0) // _SHARES
                     cost += self._reserved + shares * (self.budget.max_cost or 0.0) / _SHARES
                     written = requests, cost
                 else:
-                    ended = amounts.get(_ENDED, (0, 0.0))
-                    amounts[_ENDED] = ended[0] + requests, ended[1] + cost
+                    amounts[_ENDED] = requests, cost
                     written = 0, self._reserved
                 if any(written):
                     amounts[self._writer] = written
-                part = self._path.with_suffix(f".{self._writer}.part")
-                with part.open("w") as file:
-                    json.dump({"spent": amounts, "highest": self._highest}, file)
-                    file.flush()
-                    os.fsync(file.fileno())
-                part.replace(self._path)
-                self._written = written
-                if not shares:
-                    self._others = self.requests, self.cost
+                base.execute("DELETE FROM spent WHERE name = ? AND writer = ?", (self._name, self._writer))
+                base.executemany(
+                    "INSERT INTO spent VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                    "requests = requests + excluded.requests, cost = cost + excluded.cost, "
+                    "highest = max(highest, excluded.highest)",
+                    [(self._name, writer, *each, self._highest) for writer, each in amounts.items()],
+                )
+            self._written = written
+            if not shares:
+                self._others = self.requests, self.cost
 
         self._succeeds("written", write)
 
-    def _succeeds(self, what: str, act: Callable[[], object]) -> bool:
+    def _succeeds(self, what: str, act: Callable[[], None]) -> bool:
         """Do something with the file; where it fails, no more calls may be made, and errors say why."""
         try:
             act()
-        except (OSError, ValueError) as error:
-            said = error.strerror if isinstance(error, OSError) else error
-            self._why[what] = f", and {self._path} cannot be {what} ({said}), so no more calls are made"
+        except InputError as error:
+            self._why[what] = f", and what was spent cannot be {what} ({error}), so no more calls are made"
             return False
         self._why[what] = ""
         return True
 
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        with explained(self._path), closing(opened(self._path, _PATIENCE)) as base:
+            base.execute("PRAGMA synchronous = FULL")  # what was paid is not forgotten with the power
+            yield base
+
     def __str__(self) -> str:
         return super().__str__() + "".join(self._why.values())
-
-
-def _total(amounts: dict[str, _Amount]) -> _Amount:
-    return sum(each[0] for each in amounts.values()), sum(each[1] for each in amounts.values())
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Be the only one that has a file locked; whoever is killed meanwhile leaves no lock behind.
-
-    Where a system has no such locks, two that write at once may lose what one of them has spent.
-    """
-    opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # some file systems lock what may be written only
-    try:
-        if fcntl is not None:
-            fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(opened)
 
 
 @dataclass
@@ -205,9 +182,9 @@ class Spendings:
             return Spending(registration.budget)
         key = _key(session, registration)
         if key not in self._known:
-            folder, name, budget = key
+            path, name, budget = key
             self._known[key] = _Known(
-                Spending(budget) if folder is None else LastingSpending(budget, folder, name)
+                Spending(budget) if path is None else LastingSpending(budget, path, name)
             )
         self._known[key].lookups.add(_lookup(session))
         return self._known[key].spending
@@ -241,15 +218,15 @@ def stream_in(session: str) -> str:
 
 
 _Key = tuple[Path | None, str, Budget]
-"""Folder and name that it is filed under, or None and the lookup where it does not last; and the budget."""
+"""File and name that it is filed under, or None and the lookup where it does not last; and the budget."""
 
 
 def _key(session: str, registration: Registration) -> _Key:
     cache, stream, (run, number) = registration.cache, stream_in(session), _lookup(session)
     if cache is None or not stream:
         return None, f"{run}/{number}", registration.budget
-    folder = cache.parent if cache.suffix == SUFFIX else cache
-    return folder, f"{stream}/{registration.name}/{number}/{registration.fingerprint}", registration.budget
+    name = f"{stream}/{registration.name}/{number}/{registration.fingerprint}"
+    return file_of(cache, registration.name), name, registration.budget
 
 
 def _lookup(session: str) -> tuple[str, str]:

@@ -9,8 +9,6 @@ client                       session
 ``Settle``                   ``News`` of keys that are settled or handed over, to all who wait for one
 ``Fail``                     likewise; and ``Noted``
 ``GiveUp``                   likewise
-``Counted``, ``Took``
-``AskSecrets``               ``SecretValues``
 ===========================  =======================================================================
 
 A reply to a claim has keys to ask, keys that others are asking, failed keys with their failures, keys
@@ -20,13 +18,12 @@ and rows are fetched by claims, at the pace of whoever wants them: the session h
 that is slow.
 
 In memory: the keys that are being asked now, failures' counts by kind, the page caches of SQLite. Not in
-memory: answers and failures, which are in the store (:mod:`millrace.limits.store`) and perhaps in
-the user's cache (:mod:`millrace.limits.cache`).
+memory: answers and failures (:mod:`millrace.limits.answers`).
 
-Permits are the event loop's business, and never wait for a disk. All that concerns keys happens in the
-session's own thread, in the order in which it was said: claims, store and cache belong to that
-thread; what clients hear of it, and the figures, to the event loop. Rows are copied into the cache
-there too, a little later and in steps, when no other process writes.
+Permits are the event loop's business, and wait for no disk but where a stream's budget is written down. All
+that concerns keys happens in the session's own thread, in the order in which it was said: claims and answers
+belong to that thread; what clients hear of it, and the figures, to the event loop. So who hears of rows finds
+them on disk, whoever is killed then.
 """
 
 from __future__ import annotations
@@ -45,13 +42,11 @@ from millrace.limits.answers import Answers, Claims, Keys
 from millrace.limits.cache import wall_time
 from millrace.limits.chunk import Chunk, Failure
 from millrace.limits.clock import Clock, WallClock
-from millrace.limits.disk_thread import Job
 from millrace.limits.messages import (
     MOST,
-    AskSecrets,
+    STRAY,
     Claim,
     ClaimReply,
-    Counted,
     Fail,
     GiveUp,
     Lost,
@@ -62,9 +57,7 @@ from millrace.limits.messages import (
     Release,
     Reply,
     Request,
-    SecretValues,
     Settle,
-    Took,
     Welcome,
 )
 from millrace.limits.permits import Permits
@@ -84,7 +77,7 @@ class LookupSession(OrderedSession):
         clock: Tells the seconds of limits and figures; the system's clock by default.
         permits: Those of its limits, where others have a share in them; its own by default.
         source: Names what it asks, among those that share the permits: ``run/stream/number``.
-        after: What other sessions still write to the cache, to be waited for (with a ``loop``).
+        after: What other sessions still write to the cache, to be waited for.
         loop: The event loop that the session lives in, if it is to leave the disk to a thread. Without one,
             all is done at once where it is called, for clients that have nobody beside them.
 
@@ -119,11 +112,11 @@ class LookupSession(OrderedSession):
         self._problem = ""  # of the cache
         self._written: Future[None] | None = None  # once it is closed
         if after:
-            self._do(lambda: _wait(after))
+            self._do(partial(wait, after, _LONGEST_WRITING))
         if registration.cache is not None and loop is None:
-            self._answers.open_cache()
+            self._answers.open_file()
         elif registration.cache is not None:
-            self._do(self._open_cache)
+            self._do(self._open_file)
 
     def __enter__(self) -> Self:
         return self
@@ -150,8 +143,8 @@ class LookupSession(OrderedSession):
         return number
 
     def welcome(self) -> Welcome:
-        """Return what a client hears first: whether there are limits."""
-        return Welcome(self.settings.turns)
+        secrets = {name: value.encode(errors=STRAY) for name, value in self.registration.secrets.items()}
+        return Welcome(self.settings.turns, secrets)
 
     def leave(self, client: int) -> None:
         """Take back all that a client has; what it was asking goes to others."""
@@ -160,12 +153,12 @@ class LookupSession(OrderedSession):
         self.permits.leave(self._owners.pop(client))
 
     def close(self) -> None:
-        """Write what is missing to the cache, and remove the answers; clients hear that the run is over.
+        """Remove what does not outlive the run; clients hear that it is over.
 
-        With a thread the rest is done there; ``wait_closed`` waits for it.
+        With a thread that is done there, after all else; ``wait_closed`` waits for it.
         """
         self._end(f"the run of lookup {self.registration.name!r} is over")
-        self._written = self.flush()
+        self._written = self.written()
         self._do(self._answers.close)
         self._end_thread()
 
@@ -176,19 +169,12 @@ class LookupSession(OrderedSession):
             "or has failed"
         )
 
-    def flush(self) -> Future[None]:
-        """Write to the cache, now, what is not there yet; the result is there when that is done."""
+    def written(self) -> Future[None]:
+        """Return what has a result when all that clients have said so far is written."""
         if self._written is not None:
             return self._written
         written: Future[None] = Future()
-
-        def write() -> None:
-            try:
-                self._answers.flush()
-            finally:
-                written.set_result(None)
-
-        self._do(write)
+        self._do(partial(written.set_result, None))
         return written
 
     def handle(self, client: int, message: Message) -> None:
@@ -203,6 +189,8 @@ class LookupSession(OrderedSession):
             case Request() | Release() | Pause():
                 if isinstance(message, Release) and message.unpriced is not None:
                     self._end(message.unpriced, spent=True)
+                if isinstance(message, Release) and message.seconds is not None:
+                    self._figures.took(message.seconds, limited=message.limited, retried=message.retried)
                 self.permits.handle(self._owners[client], message)
             case Settle():
                 size = len(message.rows) + _BYTES_A_KEY * len(message.keys)
@@ -218,7 +206,7 @@ class LookupSession(OrderedSession):
                 texts = sum(len(each.message) + len(each.binding) for each in message.failures.values())
                 self._do_for(client, partial(self._note_failures, client, message), texts)
             case _:
-                self._do_for(client, self._job(client, message))
+                raise ValueError(f"{type(message).__name__} is no message to a lookup")
 
     def progress(self) -> LookupProgress:
         in_flight = self.in_flight if self.settings.turns else len(self._claims)
@@ -244,27 +232,11 @@ class LookupSession(OrderedSession):
     def _broke(self, error: Exception) -> None:
         self._end(self._no_room(error) if isinstance(error, sqlite3.Error) else self._unexpected(error))
 
-    def _job(self, client: int, message: Message) -> Job:
-        """Return what a message without keys wants done."""
-        match message:
-            case Counted():
-                return partial(self._later, self._figures.asked, message.requests, message.retried)
-            case Took():
-                return partial(
-                    self._later, partial(self._figures.took, message.seconds, limited=message.limited)
-                )
-            case AskSecrets():
-                return partial(self._say, client, SecretValues.of(self.registration.secrets))
-        raise ValueError(f"{type(message).__name__} is no message to a lookup")
-
-    def _open_cache(self) -> None:
+    def _open_file(self) -> None:
         try:
-            self._answers.open_cache()
+            self._answers.open_file()
         except InputError as error:
             self._name_later(str(error))
-
-    def _upkeep(self) -> bool:
-        return self._answers.upkeep()
 
     def _give_up_keys(self, client: int, keys: list[bytes]) -> None:
         """Give keys that a client is asking to those who wait for them."""
@@ -289,11 +261,11 @@ class LookupSession(OrderedSession):
                 waiting.append(key)
                 self._claims.wait(client, key)
         reply = Reply(ClaimReply(message.number, asked, waiting))
-        known, cached, lost = self._answers.find(rest, reply)
-        self._later(self._figures.lose_cached, lost)  # these are asked after all
-        self._later(self._figures.wanted, cached)
-        self._later(self._figures.found, cached)
-        free = [key for key in rest if key not in known]
+        known = self._answers.find(rest, reply)
+        self._later(self._figures.lose, known.lost, known.lost_cached)  # these are asked after all
+        self._later(self._figures.wanted, known.cached)
+        self._later(self._figures.found, known.cached)
+        free = [key for key in rest if key not in known.keys]
         asked += self._take(client, free if message.most is None else free[: max(0, message.most)])
         self._say(client, reply.message)
 
@@ -360,10 +332,6 @@ class LookupSession(OrderedSession):
             for deliver in list(self._clients.values()):
                 deliver(self._lost)
             self.permits.withdraw(self._owners.values())
-
-
-def _wait(written: Sequence[Future[None]]) -> None:
-    wait(written, _LONGEST_WRITING)
 
 
 def _distinct(keys: Sequence[bytes]) -> list[bytes]:

@@ -7,7 +7,7 @@ said where it is handled: :mod:`~millrace.limits.permits`, :mod:`~millrace.limit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Annotated, Union
@@ -27,7 +27,7 @@ VERSION = 1
 LONGEST_PAUSE = 86_400.0
 """Seconds for which one message can make all tasks wait before they ask a service again."""
 
-_STRAY = "surrogateescape"  # as Python has bytes of the environment that are no text
+STRAY = "surrogateescape"  # as Python has bytes of the environment that are no text
 
 Key = Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
 Count = Annotated[int, Meta(ge=0, le=MOST)]
@@ -74,9 +74,18 @@ class JoinDriver(Hello):
 
 
 class Welcome(Message):
-    """What a client hears first: whether calls take turns, a schema of results, the coordinator's time."""
+    """What a client hears first.
+
+    Attributes:
+        turns: Whether calls have to wait for permits.
+        secrets: Values of ``${NAME}`` by name, in UTF-8, whatever the machines' locales are. Bytes that were
+            no text to the planning process come as they were in its environment.
+        schema: Of a stream of results.
+        now: The coordinator's time.
+    """
 
     turns: bool = False
+    secrets: dict[str, bytes] = {}
     schema: bytes = b""
     now: float = 0.0
 
@@ -115,6 +124,9 @@ class Release(Message):
     tokens: Count | None = None
     outcome: str | None = None
     unpriced: str | None = None
+    seconds: Amount | None = None
+    limited: bool = False
+    retried: bool = False
 
 
 class Pause(Message):
@@ -259,43 +271,6 @@ class News(Message):
 
     settled: list[Key]
     handed: list[Key]
-
-
-class Counted(Message):
-    """Requests, for the progress."""
-
-    requests: Count
-    retried: Count
-
-
-class Took(Message):
-    """How long a request took, and whether there were too many."""
-
-    seconds: Amount
-    limited: bool
-
-
-class AskSecrets(Message):
-    """Wants the secrets."""
-
-
-class SecretValues(Message):
-    """Secrets by name.
-
-    In UTF-8, whatever the machines' locales are; bytes that were no text to the planning process come as they
-    were in its environment.
-    """
-
-    values: dict[str, bytes]
-
-    @classmethod
-    def of(cls, secrets: Mapping[str, str]) -> SecretValues:
-        """Return secrets as they are sent."""
-        return cls({name: value.encode(errors=_STRAY) for name, value in secrets.items()})
-
-    def read(self) -> dict[str, str]:
-        """Return the secrets."""
-        return {name: value.decode(errors=_STRAY) for name, value in self.values.items()}
 
 
 # Results, figures, planning processes

@@ -205,7 +205,7 @@ class CoordinatorProcess(RemoteCoordinator):
         return super().running and self._child.poll() is None
 
     def close(self) -> None:
-        """End it, when caches have what they lack; clients hear that it has ended."""
+        """End it, when all that was said is written; clients hear that it has ended."""
         if self._owner != os.getpid():
             return
         atexit.unregister(self.close)

@@ -67,7 +67,7 @@ class LookupProgress:
         cached: Of these, the ones whose rows came from the cache of an earlier run.
         failed: Keys that could not be looked up.
         in_flight: Requests under way; without limits on requests, keys that are being looked up.
-        requests: Requests made, retries included.
+        requests: Requests that are over, retries included.
         retried: Of these, the ones that repeated a failed one.
         seconds: From the first key on to the latest news, or to now while tasks are connected.
         rate: Keys that were settled (done or failed) a second, over the last :data:`RATE_SECONDS`.
@@ -147,11 +147,11 @@ class Figures:
         self.cached += cached
         self._settled(cached)
 
-    def lose_cached(self, keys: int) -> None:
-        """Note keys that have gone from the cache since they were found there."""
+    def lose(self, keys: int, cached: int) -> None:
+        """Note keys whose rows have gone, of which some were found in the cache."""
         self.keys -= keys
         self.done -= keys
-        self.cached -= keys
+        self.cached -= cached
 
     def answered(self, keys: int) -> None:
         """Note keys whose rows came."""
@@ -161,16 +161,13 @@ class Figures:
         self._settled(1, failed=True)
         self.kinds[kind if kind in self.kinds or len(self.kinds) < _MOST_KINDS else _OTHER] += 1
 
-    def asked(self, requests: int, retried: int) -> None:
+    def took(self, seconds: float, *, limited: bool, retried: bool = False) -> None:
+        """Note a request that is over, and whether it was refused because there were too many."""
         now = self._touch()
         if self._first is None:
-            self._first = now
-        self.requests += requests
+            self._first = now - seconds
+        self.requests += 1
         self.retried += retried
-
-    def took(self, seconds: float, *, limited: bool) -> None:
-        """Note that a request is over, and whether it was refused because there were too many."""
-        self._touch()
         self._took[bucket(seconds)] += 1
         self.limited += limited
 

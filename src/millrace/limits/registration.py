@@ -91,7 +91,7 @@ class Registration:
         fingerprint: Names the definition (source, columns, schema): rows in a cache are read only by
             lookups with the same one.
         circuit_breaker: Failures in a row after which the source is left alone for a while; None for never.
-        secrets: Values of ``${NAME}`` by name. Handed to tasks on request; stay out of ``repr``.
+        secrets: Values of ``${NAME}`` by name. Handed to tasks that join; stay out of ``repr``.
         budget: What all requests of a query may cost.
         tokens_per_minute: That its requests take together, as they say when they are over.
         group: Shares limits and budget with all that name the same, in all queries of the process.

@@ -47,11 +47,7 @@ class Secrets:
 
     @classmethod
     def of_environment(cls, names: Iterable[str], where: str = "the lookup") -> Secrets:
-        """Take secrets from this process's environment.
-
-        Args:
-            names: Environment variables.
-            where: What needs them, for the error.
+        """Take secrets from this process's environment; errors say ``where`` they are needed.
 
         Raises:
             InputError: One is not set, or empty.

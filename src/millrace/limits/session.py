@@ -9,18 +9,21 @@ the same order, once the job is done.
 from __future__ import annotations
 
 import asyncio
+import queue
+import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
 from millrace.errors import ExecutionError
-from millrace.limits.disk_thread import DiskThread, Job
 from millrace.limits.messages import Message, Welcome
 
 Deliver = Callable[[Message], None]
+Job = Callable[[], object]
 
 
 class Session(ABC):
@@ -64,7 +67,6 @@ class Session(ABC):
 
 T = TypeVar("T")
 
-_UPKEEP_SECONDS = 0.2
 _MOST_QUEUED = 1 << 24
 """Bytes of a client's messages that wait for the disk, from which on it has to wait itself."""
 
@@ -73,22 +75,26 @@ _BYTES_A_JOB = 1 << 10
 
 
 class OrderedSession(Session):
-    """Does jobs in order, in a thread of its own or at once.
+    """Does jobs in the order in which they were given, in a daemon thread or at once.
+
+    What is to be done in the event loop once they have run (telling clients, counting) follows in that order
+    too. Jobs that came while others ran are reported together, so the loop is woken once for many.
 
     Args:
-        loop: The event loop that the session lives in, if jobs are to be done in a thread. Without one they
-            are done where they come up, for clients that have nobody beside them.
+        loop: The event loop that the session lives in, if jobs are to be done in a thread, which starts with
+            the first one. Without one they are done where they come up, for clients that have nobody beside
+            them.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         super().__init__()
+        self._loop = loop
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._ended = asyncio.Event()
         self._effects: list[Job] = []
         self._queued: Counter[int] = Counter()
         self._progressed = asyncio.Event()
-        self._disk: DiskThread | None = None
-        if loop is not None:
-            upkeep = partial(self._try, self._upkeep, False)
-            self._disk = DiskThread(loop, self._taken_effects, upkeep, _UPKEEP_SECONDS)
 
     async def ready(self, client: int) -> None:
         """Wait until most of what the client has said before is done."""
@@ -105,47 +111,57 @@ class OrderedSession(Session):
 
     async def wait_closed(self) -> None:
         """Wait until all has been written and removed."""
-        if self._disk is not None:
-            await self._disk.wait_closed()
-
-    def _upkeep(self) -> bool:
-        """Do a step of what is due now and then, in the thread; return whether there is more to do."""
-        return False
+        await self._ended.wait()
 
     def _end_thread(self) -> None:
         """End the thread when its jobs are done; does not wait."""
-        if self._disk is not None:
-            self._disk.close()
+        if self._thread is None:
+            self._ended.set()
+        else:
+            self._jobs.put(None)
 
     @abstractmethod
     def _broke(self, error: Exception) -> None:
         """Let everyone hear that this is over: a job, or what was to be done after one, has raised."""
 
-    def _try(self, function: Callable[[], T], otherwise: T) -> T:
-        """Return what a function returns; if it raises, the session is over, for nobody knows what it did."""
-        try:
-            return function()
-        except Exception as error:  # noqa: BLE001  # whatever it is, somebody may wait for it
-            self._later(self._broke, error)
-            return otherwise
-
-    def _do(self, job: Job, effect: Job | None = None) -> None:
-        """Do something: in the session's thread, or here if it has none; then its effects."""
-
-        def work() -> None:
-            self._try(job, None)
-            if effect is not None:
-                self._effects.append(effect)
-
-        if self._disk is not None:
+    def _do(self, job: Job) -> None:
+        """Do something, and then its effects. If it raises, the session is over: nobody knows what it did."""
+        if self._loop is not None:
             try:
-                self._disk.put(work)
+                if self._thread is None:
+                    thread = threading.Thread(target=self._work, name="millrace disk", daemon=True)
+                    thread.start()
+                    self._thread = thread
+                self._jobs.put(job)
                 return
             except Exception as error:  # noqa: BLE001  # no thread: a job that is never done has failed
                 self._broke(error)
-        work()
-        for each in self._taken_effects():
-            each()
+        self._try(job)
+        self._have(self._taken_effects())
+
+    def _work(self) -> None:
+        """Do jobs until the last one is done, in the thread."""
+        assert self._loop is not None
+        open_ = True
+        while open_:
+            jobs = [self._jobs.get()]
+            with suppress(queue.Empty):
+                while True:
+                    jobs.append(self._jobs.get_nowait())
+            for job in jobs:
+                if job is None:
+                    open_ = False
+                    self._later(self._ended.set)
+                else:
+                    self._try(job)
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(self._have, self._taken_effects())
+
+    def _try(self, job: Job) -> None:
+        try:
+            job()
+        except Exception as error:  # noqa: BLE001  # whatever it is, somebody may wait for it
+            self._later(self._broke, error)
 
     def _result(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Return what a function will have returned that is called when its turn comes, where jobs are done.
@@ -172,7 +188,7 @@ class OrderedSession(Session):
 
     def _taken_effects(self) -> list[Job]:
         taken, self._effects = self._effects, []
-        return [partial(self._have, taken)] if taken else []
+        return taken
 
     def _have(self, effects: list[Job]) -> None:
         for effect in effects:
@@ -198,7 +214,14 @@ class OrderedSession(Session):
         """Do what a client has said, with rows and keys of so many bytes."""
         size = _BYTES_A_JOB + attached
         self._queued[client] += size
-        self._do(job, lambda: self._done(client, size))
+
+        def work() -> None:
+            try:
+                job()
+            finally:
+                self._later(self._done, client, size)
+
+        self._do(work)
 
     def _done(self, client: int, size: int) -> None:
         self._queued[client] -= size

@@ -211,7 +211,7 @@ class _Session:
 
     @classmethod
     async def opened(cls, spec: IndexSpec, client: Client) -> Self:
-        return cls(spec, Secrets(await client.secrets() if spec.source.secrets else {}))
+        return cls(spec, Secrets(client.secrets))
 
     def bind(self, wanted: list[_Place]) -> pa.RecordBatch:
         return pa.concat_batches([keys.slice(place, 1) for keys, place in wanted])

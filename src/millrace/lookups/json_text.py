@@ -31,11 +31,7 @@ class Named(float):
 
 
 def parse(text: bytes, *, exact: bool) -> Any:
-    """Return the value of a JSON text.
-
-    Args:
-        text: In UTF-8, 16 or 32.
-        exact: Whether fractions are :class:`Fraction`, for decimals; else they are floats, which is faster.
+    """Return the value of a JSON text; with ``exact``, fractions are :class:`Fraction`, else floats, faster.
 
     Raises:
         ValueError: It is not JSON.

@@ -41,11 +41,7 @@ _Answer = tuple[int, Failure | None]  # a code of the outcomes, and what was rai
 class AsyncCaller:
     """Calls a coroutine function once a row, or with ``spec.batch`` once a batch.
 
-    Args:
-        spec: The predicate, of kind ``async``.
-        values: Makes its arguments of columns.
-        connect: Joins the limits of the job; None keeps them within this caller.
-        stats: Count what it asks.
+    ``connect`` joins the limits of the job; None keeps them within this caller.
     """
 
     def __init__(
@@ -166,8 +162,7 @@ class _Function:
     async def open(self, client: Client) -> Self:
         """Return itself, within a session of the service that it asks, if it does."""
         if isinstance(self._spec.asked, Service):
-            secrets = await client.secrets() if self._spec.secrets else {}
-            self._service = self._spec.asked.open(Secrets(secrets))
+            self._service = self._spec.asked.open(Secrets(client.secrets))
         return self
 
     def bind(self, wanted: list[_Row]) -> list[_Row]:

@@ -23,14 +23,7 @@ if TYPE_CHECKING:
 def caller_of(
     spec: PredicateSpec, values: Values, connect: Connect | None = None, stats: FetchStats | None = None
 ) -> Caller:
-    """Return what calls the predicate in this task.
-
-    Args:
-        spec: The predicate.
-        values: Makes its arguments of columns.
-        connect: Joins the limits of an ``async`` one's job; None keeps them within the caller.
-        stats: Count what an ``async`` one asks.
-    """
+    """Return what calls the predicate in this task; the last two are for ``async``, see AsyncCaller."""
     if spec.kind == "async":
         from millrace.predicates.asynchronous import AsyncCaller  # loads asyncio, which few tasks need
 

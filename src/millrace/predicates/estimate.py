@@ -166,12 +166,7 @@ class CostPreview:
 
 
 def estimated(rows: int, judged: Sequence[Judged]) -> CostPreview:
-    """Return what filtering so many rows is expected to take.
-
-    Args:
-        rows: All rows.
-        judged: What each predicate said of the same sample of them; at least one.
-    """
+    """Return what filtering so many rows is expected to take, if predicates judged one sample of them so."""
     sampled = len(judged[0].kept)
     alive, left, found = np.ones(sampled, np.bool_), list(judged), []
     while left:

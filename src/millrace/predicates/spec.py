@@ -128,9 +128,7 @@ class PredicateSpec(Limits):
     def through(self, function: Callable[..., Any], change: str) -> PredicateSpec:
         """Return the predicate with a function that calls the one it has.
 
-        Args:
-            function: The new one; its answers are known by the user's own, and by the change.
-            change: What it changes, as text that differs for different changes.
+        Its answers are known by the user's own, and by the change, as text that differs for other changes.
         """
         return replace(self, function=function, origin=self.asked, changed=(*self.changed, change))
 
@@ -169,12 +167,7 @@ def is_coroutine(function: Callable[..., Any]) -> bool:
 
 
 def retried(spec: PredicateSpec, before: Callable[[Any], None] = lambda _: None) -> Callable[..., Any]:
-    """Return the predicate's function with its retries, after the last of which it raises.
-
-    Args:
-        spec: Of any kind but ``async``.
-        before: Called before each wait.
-    """
+    """Return the function of a predicate that is not ``async``, with its retries; ``before`` each wait."""
     if not spec.retries:
         return spec.function
     from tenacity import Retrying

@@ -28,11 +28,7 @@ _LONGEST_SHOWN = 80
 
 
 def truth_of(value: Any, name: str) -> int:
-    """Return ``KEPT`` for true, ``REJECTED`` for false and for None.
-
-    Args:
-        value: What the function returned for one row.
-        name: The predicate, for the message.
+    """Return ``KEPT`` for true, ``REJECTED`` for false and for None, as a function returned it for one row.
 
     Raises:
         PredicateError: It is not a Python or numpy boolean, nor None.
@@ -63,11 +59,6 @@ def check_sized(result: Any, expected: int, name: str) -> None:
 def strict(result: Any, expected: int, name: str) -> Truth:
     """Return the truth of every row from a list, a pandas Series, or a numpy or Arrow array of truth values.
 
-    Args:
-        result: What the function returned; for a function of single rows, a list of that.
-        expected: How many rows it was given.
-        name: The predicate, for the message.
-
     Raises:
         PredicateError: There are too many or too few, or one is no truth value.
     """
@@ -93,12 +84,7 @@ def array_truth(booleans: pa.Array) -> Truth:
 
 
 def truths(values: Sequence[Any], expected: int, name: str) -> Truth:
-    """Return the truth of every row, ``int8`` of shape ``(expected,)``.
-
-    Args:
-        values: What the function returned, one value a row.
-        expected: How many rows it was given.
-        name: The predicate, for the message.
+    """Return the truth of every row, of one value for each.
 
     Raises:
         PredicateError: There are too many or too few, or one is no truth value.

@@ -459,7 +459,7 @@ async def _secrets(connect: Connect) -> Secrets:
 
     client = await connect()
     try:
-        return Secrets(await client.secrets())
+        return Secrets(client.secrets)
     finally:
         await client.close()
 
