@@ -141,10 +141,8 @@ def test_the_live_page(browser):
                 assert browser.pale() == [] and browser.run(EMPTY)[1] == []
                 overhang = {width: browser.width(width) or browser.overhang() for width in WIDTHS}
                 assert overhang == dict.fromkeys(WIDTHS, 0)
-                columns = {
-                    width: browser.width(width) or browser.run(COLUMNS) for width in (1280, 1599, 2560)
-                }
-                assert columns == {1280: 1, 1599: 1, 2560: 2}
+                columns = [browser.width(width) or browser.run(COLUMNS) for width in (1280, 1599, 2560)]
+                assert columns[:2] == [1, 1] and columns[2] > 1
                 browser.run("document.getElementById('pause').click()")  # what is drawn anew has other nodes
                 controls, visited = browser.walk()
                 assert controls and visited == controls
