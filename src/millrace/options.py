@@ -170,8 +170,8 @@ class Options(Research):
             than it saves; in an enabled session those of streams too, whose results have no watermark.
         limits_host: Address under which executors reach the process that plans the query, where the
             tasks of a job agree on the limits of ``async`` predicates; None finds it out.
-        limits_port: TCP port there, for firewalls that let only some through; ``to_batches`` takes the
-            one after it, and what ``millrace.monitor.live`` shows the next. 0 takes free ones.
+        limits_port: TCP port there, for firewalls that let only some through; ``to_batches`` and
+            ``millrace.monitor.live`` take the one after it. 0 takes free ones.
         limits_bind: Address of this machine to listen on, where it is not ``limits_host`` itself: behind an
             address translation, or in a container, ``"0.0.0.0"`` for all.
         coordinator: Where ``millrace coordinator`` runs, as ``"HOST:PORT"``, and this process and executors
@@ -237,7 +237,7 @@ class Options(Research):
             raise OptionError(
                 f"option regret is {self.regret!r}: expected a share above 0 and at most 1, such as 0.01"
             )
-        self._within("limits_port", 0, 65_533)
+        self._within("limits_port", 0, 65_534)
         if self.coordinator is not None:
             parse_place(self.coordinator)
         idle = self.idle_timeout

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from millrace.api import magic
 from millrace.errors import InputError
@@ -38,3 +39,14 @@ def test_a_flag_that_is_none_is_refused(shell):
     """The message has the flags that there are."""
     with pytest.raises(InputError, match="usage: %%millrace"):
         magic.run(shell, "--nothing", "select 1")
+
+
+def test_an_error_is_its_message(shell):
+    """IPython asks an error what to show, and hears what Spark says rather than frames of Millrace."""
+    found = {}
+    shell.register_magic_function = lambda function, kind, name: found.update({name: function})
+    magic.load_ipython_extension(shell)
+    with pytest.raises(AnalysisException) as caught:
+        found["millrace"]("", "select no_such from df")
+    (shown,) = caught.value._render_traceback_()
+    assert "no_such" in shown and "Traceback" not in shown

@@ -198,7 +198,7 @@ def test_csv_and_json_are_tables(well, tmp_path, engine):
 
 def test_json_has_rows_and_report_and_a_page_the_report_alone(run, tables, tmp_path):
     """``--json FILE`` writes rows, and with ``--report`` the figures; no table is shown, unless of a page."""
-    target, page = tmp_path / "found.json", tmp_path / "report.html"
+    target, page, trace = (tmp_path / name for name in ("found.json", "report.html", "trace.json"))
     values = "k, 1.5 d, date '2024-01-01' t, x'ff' b, named_struct('y', array(k)) s, double('nan') n"
     query = f"select {values} from c join o on c.k = o.customer and o.total = 3"
     done = run("sql", query, *tables, "--report", "--json", str(target))
@@ -206,10 +206,11 @@ def test_json_has_rows_and_report_and_a_page_the_report_alone(run, tables, tmp_p
     found = json.loads(target.read_text())
     assert found["rows"] == [[2, "1.5", "2024-01-01", "/w==", {"y": [2]}, None]]
     assert found["report"]["totals"]["output_tuples"] == 1
-    done = run("sql", "--page", str(page), JOIN, *tables)
+    done = run("sql", "--page", str(page), "--trace", str(trace), JOIN, *tables)
     assert "3 rows" in done.stdout and "tuples routed" not in done.stdout
     assert f"report page: {page}" in done.stderr
     assert "Block b0" in page.read_text() and "ann" not in page.read_text()
+    assert json.loads(trace.read_text())["traceEvents"]
 
 
 @pytest.fixture

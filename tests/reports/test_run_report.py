@@ -9,16 +9,26 @@ from dataclasses import replace
 import pytest
 
 import millrace
+from millrace.engine import start_up
 from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.errors import InputError, OptionError, SetupError
+from millrace.limits.clock import WallClock
 from millrace.reports.run_report import RunReport, total
 from millrace.reports.tables import TABLES
 from tests.reports.pages.reports import HOSTILE, drifting, filtered, hostile
 
 PROBE = ModuleFigures("SteM(o)", "probe", 10, 30, 2, 0.5)
 MAP = CellFigures(-1, 1.0, rows_exchanged=100, blocks_exchanged=2, bytes_exchanged=1000, peak_bytes=5)
-FIRST = CellFigures(0, 2.0, (PROBE,), (("c ⋈ o", 60), ("o ⋈ c", 20)), 10, 3, 7, 70, 1, 700, 9)
-SECOND = CellFigures(1, 3.0, (PROBE,), (("c ⋈ o", 20),), 20, 4, 8, 30, 1, 300, 8)
+COUNTS = ("tuples_routed", "intermediate_tuples", "output_tuples", "rows_exchanged", "blocks_exchanged")
+
+
+def cell(number, seconds, orders, counts, bytes_exchanged, peak_bytes):
+    counts = dict(zip(COUNTS, counts, strict=True), bytes_exchanged=bytes_exchanged, peak_bytes=peak_bytes)
+    return CellFigures(number, seconds, (PROBE,), orders, **counts)
+
+
+FIRST = cell(0, 2.0, (("c ⋈ o", 60), ("o ⋈ c", 20)), (10, 3, 7, 70, 1), 700, 9)
+SECOND = cell(1, 3.0, (("c ⋈ o", 20),), (20, 4, 8, 30, 1), 300, 8)
 
 
 @pytest.fixture
@@ -47,7 +57,7 @@ def test_orders_and_modules_add_up_over_cells(report):
     assert [(o.order, o.tuples, o.share) for o in report.orders()] == [("c ⋈ o", 80, 0.8), ("o ⋈ c", 20, 0.2)]
     assert report.modules() == [("b", ModuleFigures("SteM(o)", "probe", 20, 60, 4, 1.0))]
     told = " ".join(str(report).split())
-    parts = ("(2 cells)", "block b", "c ⋈ o 80 80 %", "SteM(o) probe 20 60", "map task", "cell 1")
+    parts = ("cells: 2", "block b", "c ⋈ o 80 80 %", "SteM(o) probe 20 60", "map task", "cell 1")
     assert all(part in told for part in parts) and "no eddy" in str(RunReport())
 
 
@@ -86,7 +96,7 @@ def test_what_a_newer_report_says_besides_is_left_out(joined):
         assert RunReport.from_json(json.dumps({**raw, "of_a_newer_one": 1})) == one
 
 
-def test_tables_add_up_to_the_text(joined):
+def test_tables_add_up_to_the_text(joined, monkeypatch):
     """Frames have the documented columns, and their sums are those that the text shows."""
     for name, (schema, _) in TABLES.items():
         frame = joined.to_pandas(name)
@@ -103,12 +113,47 @@ def test_tables_add_up_to_the_text(joined):
     assert joined.to_pandas("orders").share.sum() == pytest.approx(1.0)
     with pytest.raises(OptionError, match="did you mean 'modules'"):
         joined.to_pandas("module")
-
-
-def test_polars_may_be_missing(joined, monkeypatch):
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(SetupError, match="pip install polars"):
         joined.to_polars()
+
+
+def test_a_trace_has_work_and_decisions(joined):
+    """A thread's slices nest; a module's are the time that it took; each change of order is an instant."""
+    events = json.loads(joined.to_trace())["traceEvents"]
+    assert any(each["ph"] == "i" for each in events)
+    for thread, (_, cell) in enumerate(joined.cells(), 1):
+        own = [each for each in events if each.get("tid") == thread and each["ph"] != "M"]
+        work = [each for each in own if each["ph"] == "X" and each["cat"] != "cell"]
+        (whole,) = (each for each in own if each["cat"] == "cell")
+        ends = [0.0, *(each["ts"] + each["dur"] for each in work)]
+        assert [each["ts"] for each in work] == pytest.approx(ends[:-1], abs=0.01)
+        assert whole["ts"] == 0 and whole["dur"] >= ends[-1] - 0.01 and len(work) > 10
+        for reading in cell.readings:
+            name, took = (reading.module, reading.action), 1e6 * reading.points[-1][3]
+            spent = sum(each["dur"] for each in work if (each["name"], each["cat"]) == name)
+            assert spent == pytest.approx(took, abs=1), name
+        changes = [change.order for trace in cell.traces for change in trace.changes[1:]]
+        decided = [each for each in own if each["ph"] == "i"]
+        assert [each["name"] for each in decided] == changes
+        assert all(0 < each["ts"] <= ends[-1] for each in decided)
+
+
+def test_start_up_is_in_no_modules_time(report, monkeypatch):
+    """A line of its own tells of it; a worker's own start is its first task's."""
+    loaded = [1.0]
+    monkeypatch.setattr(start_up, "load_seconds", lambda: loaded[0])
+    monkeypatch.setattr(start_up.time, "process_time", lambda: 2.0)
+    monkeypatch.setattr(WallClock, "now", lambda self: 10.0 + loaded[0])
+    for name, value in (("_started", 0.0), ("_before", None)):
+        monkeypatch.setattr(start_up, name, value)
+    start_up.begin_task()
+    before = start_up.work_time(WallClock())
+    loaded[0] = 5.0
+    assert (start_up.work_time(WallClock()), start_up.start_seconds()) == (before, 7.0)
+    told = RunReport({"b": [replace(FIRST, start_seconds=start_up.start_seconds()), SECOND]})
+    start_up.begin_task()
+    assert start_up.start_seconds() == 0 and "start-up: 7 s" in str(told) and "start-up" not in str(report)
 
 
 def test_runs_are_compared(report):

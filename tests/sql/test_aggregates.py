@@ -15,6 +15,7 @@ def test_what_tasks_make_of_rows_is_told(spark, files):
     rows = bag(found.df)
     (figures,) = [m for _, m in found.report().modules() if m.action == "aggregate"]
     assert (figures.tuples_in, found.report().totals.output_tuples, figures.tuples_out) == (5, 5, 3)
+    assert figures.name == "Aggregate(a.s)"
     off = query(text, spark=spark, tables=files, options={"partial_aggregates": False})
     assert taken(off) == "a b" and bag(off.df) == rows
     left = query(text.replace("count(*)", "collect_list(a.k)"), spark=spark, tables=files)

@@ -9,16 +9,15 @@ import weakref
 import webbrowser
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from millrace.errors import InputError, require
 from millrace.reports.board.board import Board
-from millrace.reports.board.page_server import PageServer, as_json
-from millrace.reports.board.query import QueryView
-from millrace.reports.board.stream import StreamView
+from millrace.reports.board.page_server import PageServer
+from millrace.reports.board.query import QueryView, StreamView, View
 from millrace.reports.micro_batch import PREFIX
 from millrace.reports.pages import live as drawn
 from millrace.reports.pages.live import Part
@@ -66,7 +65,7 @@ class Live(AbstractContextManager["Live"]):
                 "": ("text/html", lambda _: drawn.shell(EVERY)),
                 "live.js": ("text/javascript", lambda _: drawn.script()),
                 "parts.json": ("application/json", self._parts),
-                "figures.json": ("application/json", lambda _: as_json(self.figures())),
+                "figures.json": ("application/json", lambda _: _json(self.figures())),
             },
             port,
         )
@@ -82,7 +81,7 @@ class Live(AbstractContextManager["Live"]):
             "queries": [_query(each) for each in self._board.queries()],
             "streams": [_stream(each) for each in self._board.streams()],
         }
-        made: dict[str, Any] = json.loads(as_json(whole))
+        made: dict[str, Any] = json.loads(_json(whole))
         return made
 
     def show(self) -> bool:
@@ -151,7 +150,7 @@ class Live(AbstractContextManager["Live"]):
         streams = self._board.streams()
         parts += [self._part(view, drawn.stream_part) for view in streams]
         parts.sort(key=lambda part: part.state != "running")
-        return as_json(
+        return _json(
             {
                 "said": drawn.said(parts),
                 "parts": [
@@ -205,7 +204,11 @@ def live(port: int = 0, *, open_browser: bool = False) -> Live:
     return page
 
 
-_SHARED = ("number", "title", "state", "error", "seconds", "rows_in", "rows_out", "rate")
+def _json(found: object) -> str:
+    return json.dumps(found, ensure_ascii=False, allow_nan=False, default=vars)
+
+
+_SHARED = tuple(each.name for each in fields(View))
 
 
 def _query(view: QueryView) -> dict[str, Any]:

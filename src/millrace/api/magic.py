@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from millrace.api.session import Session
-from millrace.errors import InputError
+from millrace.errors import InputError, MillraceError
 from millrace.spark.session import session_of
 
 if TYPE_CHECKING:
@@ -40,7 +41,13 @@ def load_ipython_extension(shell: Any) -> None:
     """Give a notebook the magic ``%%millrace``; called by ``%load_ext millrace``."""
 
     def millrace(line: str, cell: str) -> Any:
-        return run(shell, line, cell)
+        try:
+            return run(shell, line, cell)
+        except (MillraceError, PySparkException) as error:
+            # IPython shows what this returns, rather than frames that are none of the cell's.
+            told = [f"{type(error).__name__}: {error}"]
+            vars(error)["_render_traceback_"] = lambda: told
+            raise
 
     millrace.__doc__ = _parser().format_help()
     shell.register_magic_function(millrace, "cell", "millrace")

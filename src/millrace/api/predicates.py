@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from millrace.api.monitor import by_default
 from millrace.errors import InputError, MillraceError, MillraceWarning, PredicateError, near
 from millrace.options import Options
-from millrace.reports.planned import Planned, settings
+from millrace.reports.planned import Planned, now, settings
 from millrace.reports.run_report import RunReport
 from millrace.spark.frames import Scans, remember
 from millrace.spark.mask import Mask, Slot
@@ -148,9 +148,9 @@ def _filter(df: DataFrame, conditions: Sequence[Condition], options: Options) ->
             filtered = _analyse(filtered, condition)
     if filtered is df:
         filtered = df.select("*")
-    handle = Filtered(filtered, mask, tuple(str(c) for _, c in native), options)
-    runs = {} if mask is None else {mask.reports.sink.run: _NAME}
     title = "filter by " + ", ".join(f"{each.spec.name}({', '.join(each.labels)})" for each in applied)
+    handle = Filtered(filtered, mask, tuple(str(c) for _, c in native), options, title)
+    runs = {} if mask is None else {mask.reports.sink.run: _NAME}
     return remember(filtered, handle, runs, title)
 
 
@@ -212,12 +212,13 @@ def _warn_of_unseen(df: DataFrame, condition: Column | str, place: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Filtered:
-    """The handle of a filtered DataFrame, with the texts of the conditions that Spark evaluates."""
+    """The handle of a filtered DataFrame, with what people know it by and what Spark evaluates of it."""
 
     df: DataFrame
     mask: Mask | None
     native: tuple[str, ...]
     options: Options
+    title: str
 
     @property
     def tasks(self) -> dict[str, int]:
@@ -239,7 +240,7 @@ class Filtered:
         return replace(self.status(), blocks=figures)
 
     def status(self) -> RunReport:
-        planned = Planned(settings=settings(self.options))
+        planned = Planned(settings=settings(self.options), query=self.title, made=now())
         if self.mask is None:
             return RunReport({}, planned)
         limits = self.mask.limits

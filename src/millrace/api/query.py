@@ -16,7 +16,7 @@ from millrace.errors import ExecutionError, OptionError, QueryError, Unsupported
 from millrace.options import Options
 from millrace.predicates.estimate import CostPreview
 from millrace.reports.micro_batch import PREFIX
-from millrace.reports.planned import SPARKS_PLAN, BlockShape, Explanation, Planned, settings
+from millrace.reports.planned import SPARKS_PLAN, BlockShape, Explanation, Planned, now, settings
 from millrace.reports.run_report import RunReport
 from millrace.spark import frames
 from millrace.spark.block import Block, FrameInput, LookupInput, ParquetInput, scan_of
@@ -220,6 +220,8 @@ class Query(PlannedQuery):
             tuple(self.reasons),
             settings(self.options),
             tuple(text for registered in self._registered for text in registered.weakened_guarantees),
+            self.text,
+            now(),
         )
         return RunReport({}, plan, tuple(self.lookups()), budgets, calls)
 

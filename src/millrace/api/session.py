@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -392,6 +393,7 @@ def prepare(
                     prepared = own.prepared
                 else:
                     prepared = planner.query(statement or _parsed(query, predicates, args))
+                    prepared = replace(prepared, text=query)
                     own = plan_cache.keep(key, prepared, planner.catalog, lambda: planner.analysis)
                 handle = Query(**vars(prepared))
                 made = handle if own is None else Query(**vars(own.lend()))

@@ -79,6 +79,10 @@ def sql_command(
     page: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write what the eddies did as a page.")
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what the eddies did as a trace, for ui.perfetto.dev."),
+    ] = None,
     engine: Annotated[Engine, typer.Option(help="Who answers.")] = Engine.millrace,
     output: Annotated[
         Path | None,
@@ -115,11 +119,14 @@ def sql_command(
             tables=sql.pairs(table or (), "--table"),
             lookups=sql.pairs(lookup or (), "--lookup"),
             engine=engine.value,
-            options=sql.options_of(sql.pairs(option or (), "--option"), report=report or page is not None),
+            options=sql.options_of(
+                sql.pairs(option or (), "--option"), report=report or page is not None or trace is not None
+            ),
             explain=explain,
             estimate=estimate,
             report=report,
             page=page,
+            trace=trace,
             output=output,
             overwrite=overwrite,
             json=json,

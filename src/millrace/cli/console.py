@@ -64,7 +64,11 @@ def write(document: Any, target: Path | None) -> None:
     """
     if target is None:
         return
-    text = json.dumps(plain(document), ensure_ascii=False, allow_nan=False, indent=2)
+    write_text(json.dumps(plain(document), ensure_ascii=False, allow_nan=False, indent=2), target)
+
+
+def write_text(text: str, target: Path) -> None:
+    """Write a text, whole or not at all."""
     if target == STDOUT:
         consoles()[0].out(text, highlight=False)
         return

@@ -45,6 +45,7 @@ class Request:
     estimate: bool
     report: bool
     page: Path | None
+    trace: Path | None
     output: Path | None
     overwrite: bool
     json: Path | None
@@ -55,7 +56,7 @@ class Request:
     @property
     def wants_figures(self) -> bool:
         """Whether the figures of a whole run are wanted."""
-        return self.report or self.page is not None
+        return self.report or self.page is not None or self.trace is not None
 
 
 def pairs(items: Sequence[str], flag: str) -> dict[str, str]:
@@ -133,6 +134,7 @@ def check(request: Request) -> None:
         check_target(request.page)
         require("report", "--page", "jinja2")
     console.check(request.json)
+    console.check(request.trace)
 
 
 def run(request: Request, spark: SparkSession, stdout: Console, stderr: Console) -> None:
@@ -180,7 +182,7 @@ def _answer(request: Request, spark: SparkSession, stdout: Console, stderr: Cons
     if query is not None and request.lookups:
         for line in failures(query.lookups()):
             stderr.print(Text(line, style="yellow"))
-    if request.page is not None or (request.report and request.json is None):
+    if request.page is not None or request.trace is not None or (request.report and request.json is None):
         _report(query, request, stdout, stderr)
 
 
@@ -273,6 +275,8 @@ def _report(query: Query | None, request: Request, stdout: Console, stderr: Cons
     if request.page is not None:
         report.save(request.page)
         stderr.print(Text(f"report page: {request.page}"), soft_wrap=True)
+    if request.trace is not None:
+        console.write_text(report.to_trace(), request.trace)
 
 
 def _consume(frame: DataFrame, request: Request) -> tuple[str, list[Any]]:

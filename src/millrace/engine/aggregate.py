@@ -14,7 +14,7 @@ they are, and looks again some chunks later.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
@@ -112,8 +112,9 @@ class PartialAggregation:
                 yield from self._given(self._take())
         yield from self._given([*self._take(), *self._let_go()])
 
-    def figures(self) -> ModuleFigures:
-        keys = ", ".join(self._spec.keys)
+    def figures(self, labels: Mapping[str, str]) -> ModuleFigures:
+        """Return what was done; ``labels`` are what people call the join's columns."""
+        keys = ", ".join(labels.get(key, key) for key in self._spec.keys)
         return ModuleFigures(
             f"Aggregate({keys})", "aggregate", self.rows_in, self.rows_out, self._calls, self._seconds
         )

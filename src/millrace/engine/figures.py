@@ -190,16 +190,11 @@ class ModuleTrace:
     points: tuple[tuple[int, int, int, float], ...]
 
 
-@dataclass(frozen=True)
-class CellFigures:
-    """What one cell (one eddy in one task) or one map task of the exchange did.
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """What cells and map tasks count; a report adds it up over them, but for the :data:`LARGEST`.
 
     Attributes:
-        cell: The cell's number; map tasks of the exchange use ``-1``.
-        seconds: Wall time from the first pull to the last row.
-        modules: Figures per module.
-        orders: ``(order, tuples)``: the sequence of modules that source tuples were routed
-            through, and how many went that way.
         tuples_routed: Tuples handed to a destination, summed over all routings.
         intermediate_tuples: Tuples made by joins that were not yet results.
         output_tuples: Rows of the result.
@@ -208,15 +203,48 @@ class CellFigures:
         bytes_exchanged: Their size in bytes.
         peak_bytes: Peak resident memory of the Python process while the task ran, in bytes; on other
             systems than Linux, since the process began.
-        traces: Which orders were favoured when, by source.
-        state: What SteMs and STAIRs held at the end.
-        peak_state: Most tuples that all of them together held at a point of stasis.
+        peak_state: Most tuples that SteMs and STAIRs together held at a point of stasis.
         migrated_tuples: Stored tuples that were moved: demoted or promoted.
         recomputed_tuples: Tuples made while state was moved.
         spilled_bytes: Bytes written to files because of a memory budget.
         returned_bytes: Bytes read back from them.
         budget_peak_ratio: The most bytes that tuples, indexes and buffers took at a time, over the memory
             budget; 0 without one.
+        start_seconds: Start-up of a new worker, and loading of compiled kernels; in no module's time.
+    """
+
+    tuples_routed: int = 0
+    intermediate_tuples: int = 0
+    output_tuples: int = 0
+    rows_exchanged: int = 0
+    blocks_exchanged: int = 0
+    bytes_exchanged: int = 0
+    peak_bytes: int = 0
+    peak_state: int = 0
+    migrated_tuples: int = 0
+    recomputed_tuples: int = 0
+    spilled_bytes: int = 0
+    returned_bytes: int = 0
+    budget_peak_ratio: float = 0.0
+    start_seconds: float = 0.0
+
+
+LARGEST = ("peak_bytes", "peak_state", "budget_peak_ratio")
+"""Counts of which the most is told, rather than the sum."""
+
+
+@dataclass(frozen=True)
+class CellFigures(Counts):
+    """What one cell (one eddy in one task) or one map task of the exchange did.
+
+    Attributes:
+        cell: The cell's number; map tasks of the exchange use ``-1``.
+        seconds: Wall time from the first pull to the last row.
+        modules: Figures per module.
+        orders: ``(order, tuples)``: the sequence of modules that source tuples were routed
+            through, and how many went that way.
+        traces: Which orders were favoured when, by source.
+        state: What SteMs and STAIRs held at the end.
         joins: What tuples found at joins, by span.
         readings: What modules had done at some moments.
     """
@@ -225,21 +253,8 @@ class CellFigures:
     seconds: float
     modules: tuple[ModuleFigures, ...] = ()
     orders: tuple[tuple[str, int], ...] = ()
-    tuples_routed: int = 0
-    intermediate_tuples: int = 0
-    output_tuples: int = 0
-    rows_exchanged: int = 0
-    blocks_exchanged: int = 0
-    bytes_exchanged: int = 0
-    peak_bytes: int = 0
     traces: tuple[OrderTrace, ...] = ()
     state: tuple[StateFigures, ...] = ()
-    peak_state: int = 0
-    migrated_tuples: int = 0
-    recomputed_tuples: int = 0
-    spilled_bytes: int = 0
-    returned_bytes: int = 0
-    budget_peak_ratio: float = 0.0
     joins: tuple[JoinFigures, ...] = ()
     readings: tuple[ModuleTrace, ...] = ()
 
@@ -251,7 +266,7 @@ class CellFigures:
         orders = Counter(dict(self.orders))
         orders.update(dict(other.orders))
         numbers = {n: v + vars(other)[n] for n, v in vars(self).items() if isinstance(v, int | float)}
-        for name in ("peak_bytes", "peak_state", "budget_peak_ratio"):
+        for name in (*LARGEST, "start_seconds"):  # that of the task, for both runs
             numbers[name] = max(vars(self)[name], vars(other)[name])
         added: dict[str, Any] = {
             **numbers,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
-from html import escape
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from millrace.reports.run_report import RunReport, Totals
-from millrace.reports.views import align
+from millrace.reports.run_report import RunReport
+from millrace.reports.tables import FIGURES, Table, columns, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,40 +62,30 @@ class Comparison:
         """Return a row for each figure: block, what, figure, first, second, ratio."""
         return pa.Table.from_pylist(self.to_dict()["differences"], _SCHEMA).to_pandas()
 
-    def _told(self) -> list[tuple[str, str, str, str]]:
-        return [
-            (
-                " ".join(part for part in (each.block, each.what, each.figure) if part != "total"),
-                _number(each.first),
-                _number(each.second),
-                "" if each.ratio is None else f"{each.ratio:.2f}",
-            )
-            for each in self.differences
-            if each.first != each.second
-        ]
+    def _table(self) -> Table | None:
+        """Return the figures that differ."""
+        rows = []
+        for each in self.differences:
+            if each.first != each.second:
+                figure = FIGURES[each.figure]
+                what = [part for part in (each.block, each.what, figure.label) if part != "total"]
+                shown = {"first": figure.show(each.first), "second": figure.show(each.second)}
+                ratio = None if each.ratio is None else f"{each.ratio:.2f}"
+                rows.append({"what": " ".join(filter(None, what)), **shown, "factor": ratio})
+        return table("Figures that differ", rows, ("what", "first", "second", "factor"), most=len(rows))
 
     def __str__(self) -> str:
-        rows = [("figure", "first", "second", "ratio"), *self._told()]
-        if len(rows) == 1:
-            return "no figure differs"
-        return "\n".join(align(rows))
+        made = self._table()
+        return "no figure differs" if made is None else "\n".join(made.lines())
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show."""
-        head = "".join(f'<th scope="col">{name}</th>' for name in ("figure", "first", "second", "ratio"))
-        rows = "".join(
-            f'<tr><th scope="row" style="text-align: left">{escape(row[0])}</th>'
-            + "".join(f"<td>{text}</td>" for text in row[1:])
-            + "</tr>"
-            for row in self._told()
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        """Return what notebooks show: plain text where nothing is installed that draws pages."""
+        from millrace.reports.pages.page import part
+
+        return part("compared.html", {"table": self._table()}, self)
 
 
-_SCHEMA = pa.schema(
-    [*((name, pa.string()) for name in ("block", "what", "figure"))]
-    + [(name, pa.float64()) for name in ("first", "second", "ratio")]
-)
+_SCHEMA = columns("block:str what:str figure:str first:float second:float ratio:float")
 
 
 def compare(first: RunReport, second: RunReport) -> Comparison:
@@ -113,19 +102,11 @@ def compare(first: RunReport, second: RunReport) -> Comparison:
 
 
 def _figures(report: RunReport) -> Iterator[tuple[tuple[str, str, str], float]]:
-    for figure in fields(Totals):
-        yield ("", "total", figure.name), getattr(report.totals, figure.name)
+    for name, value in vars(report.totals).items():
+        yield ("", "total", name), value
     for block, one in report.modules():
-        for name in _MODULE:
-            if name in _ALWAYS or getattr(one, name):
+        for name in ("tuples_in", "tuples_out", "seconds", "calls", "evaluated", "bytes"):
+            if name in ("tuples_in", "tuples_out", "seconds") or getattr(one, name):
                 yield (block, f"{one.name} {one.action}", name), getattr(one, name)
     for order in report.orders():
         yield (order.block, order.order, "tuples"), order.tuples
-
-
-_ALWAYS = ("tuples_in", "tuples_out", "seconds")
-_MODULE: Sequence[str] = (*_ALWAYS, "calls", "evaluated", "bytes")
-
-
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"

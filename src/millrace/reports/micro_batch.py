@@ -8,7 +8,7 @@ together. A line has a few hundred bytes, however many tuples there were.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -79,19 +79,13 @@ def decode_cells(lines: str) -> tuple[tuple[StreamFigures, ...], Orders]:
     """Return what the lines of all cells say together: streams as the query has them, and orders by use."""
     streams: dict[str, StreamFigures] = {}
     orders: dict[str, int] = {}
-    for line in _parsed(lines):
-        for fields in line["streams"]:
+    for cell in map(json.loads, filter(None, lines.split(SEPARATOR))):
+        for fields in cell["streams"]:
             one = StreamFigures(*fields)
             streams[one.alias] = streams[one.alias] + one if one.alias in streams else one
-        for order, tuples in line["orders"]:
+        for order, tuples in cell["orders"]:
             orders[order] = orders.get(order, 0) + tuples
     return tuple(streams.values()), tuple(sorted(orders.items(), key=lambda item: -item[1]))
-
-
-def _parsed(lines: str) -> Iterator[dict[str, Any]]:
-    for line in lines.split(SEPARATOR):
-        if line:
-            yield json.loads(line)
 
 
 @dataclass(frozen=True)

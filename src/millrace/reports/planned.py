@@ -6,7 +6,8 @@ joins, reasons and settings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import datetime as dt
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from html import escape
 from typing import Any
@@ -31,18 +32,14 @@ class Explanation(str):
         """Return what notebooks show."""
         return "".join(_html(*part) for part in self._parts())
 
-    def _parts(self) -> Iterator[tuple[str, list[str]]]:
-        title: str | None = None
-        rest: list[str] = []
+    def _parts(self) -> list[tuple[str, list[str]]]:
+        parts: list[tuple[str, list[str]]] = []
         for line in self.split("\n"):
-            if title == SPARKS_PLAN or (title is not None and line.startswith(" ")):
-                rest.append(line)
-                continue
-            if title is not None:
-                yield title, rest
-            title, rest = line, []
-        if title is not None:
-            yield title, rest
+            if parts and (parts[-1][0] == SPARKS_PLAN or line.startswith(" ")):
+                parts[-1][1].append(line)
+            else:
+                parts.append((line, []))
+        return parts
 
 
 def _html(title: str, lines: list[str]) -> str:
@@ -77,12 +74,21 @@ class Planned:
         left_to_spark: What was not taken and why, a sentence each.
         settings: Options that are not the default, by name.
         weaker: What is promised less of limits and lookups because tasks do not reach the coordinator.
+        query: The query's text, or what the filter calls.
+        made: When this was told, ISO 8601 with the offset from UTC.
     """
 
     shapes: Mapping[str, BlockShape] = field(default_factory=dict)
     left_to_spark: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     weaker: tuple[str, ...] = ()
+    query: str = ""
+    made: str = ""
+
+
+def now() -> str:
+    """Return the time, of this machine, as a report tells it."""
+    return dt.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def settings(options: Options) -> dict[str, Any]:

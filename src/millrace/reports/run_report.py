@@ -7,14 +7,16 @@ A report is plain data. ``str(report)`` is readable text, :meth:`RunReport.to_di
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.engine.figures import (
+    LARGEST,
     CellFigures,
+    Counts,
     JoinFigures,
     ModuleFigures,
     StateFigures,
@@ -22,7 +24,7 @@ from millrace.engine.figures import (
     read,
     summed,
 )
-from millrace.errors import InputError, MissingExtra, SetupError
+from millrace.errors import InputError, SetupError
 from millrace.limits.budget import Spent
 from millrace.limits.progress import LookupProgress
 from millrace.reports.planned import Planned
@@ -38,45 +40,19 @@ SCHEMA = 1
 """Of :meth:`RunReport.to_dict`; it grows when a name in it gets another meaning."""
 
 
-@dataclass(frozen=True)
-class Totals:
-    """Sums over cells.
+@dataclass(frozen=True, kw_only=True)
+class Totals(Counts):
+    """Sums over cells and map tasks; what is exchanged, both ends count, and it counts once here.
 
     Attributes:
         cells: Number of eddies that ran.
         worker_seconds: Wall time of all cells and map tasks, added up.
         slowest_seconds: Wall time of the slowest of them.
-        tuples_routed: Tuples handed to a destination.
-        intermediate_tuples: Tuples made by probes that were not yet results.
-        output_tuples: Rows of all blocks' results.
-        rows_exchanged: Rows that travelled in blocks. Both ends count them; they count once here.
-        blocks_exchanged: Number of such blocks.
-        bytes_exchanged: Their size in bytes.
-        peak_bytes: Highest resident memory of any Python worker while it ran these tasks, in bytes.
-        peak_state: Most tuples that the join state of one cell held.
-        migrated_tuples: Stored tuples that were moved: demoted or promoted.
-        recomputed_tuples: Tuples made while state was moved.
-        spilled_bytes: Bytes written to files because of a memory budget.
-        returned_bytes: Bytes read back from them.
-        budget_peak_ratio: The most bytes that one cell held at a time, over its memory budget; 0 without one.
     """
 
     cells: int = 0
     worker_seconds: float = 0.0
     slowest_seconds: float = 0.0
-    tuples_routed: int = 0
-    intermediate_tuples: int = 0
-    output_tuples: int = 0
-    rows_exchanged: int = 0
-    blocks_exchanged: int = 0
-    bytes_exchanged: int = 0
-    peak_bytes: int = 0
-    peak_state: int = 0
-    migrated_tuples: int = 0
-    recomputed_tuples: int = 0
-    spilled_bytes: int = 0
-    returned_bytes: int = 0
-    budget_peak_ratio: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -122,6 +98,8 @@ class RunReport:
             tuple(why for part in parts for why in part.planned.left_to_spark),
             {name: value for part in parts for name, value in part.planned.settings.items()},
             tuple(dict.fromkeys(text for part in parts for text in part.planned.weaker)),
+            "\n".join(dict.fromkeys(part.planned.query for part in parts)),
+            max((part.planned.made for part in parts), default=""),
         )
         return cls(
             {f"{n}.{name}": figures for n, part in numbered for name, figures in part.blocks.items()},
@@ -146,13 +124,12 @@ class RunReport:
         """Return the orders of every block, the most travelled first."""
         result = []
         for name, figures in self.blocks.items():
-            counts: dict[str, int] = {}
+            counts: Counter[str] = Counter()
             for cell in figures:
-                for order, tuples in cell.orders:
-                    counts[order] = counts.get(order, 0) + tuples
-            everything = sum(counts.values())
-            for order, tuples in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-                result.append(OrderShare(name, order, tuples, tuples / everything if everything else 0.0))
+                counts.update(dict(cell.orders))
+            whole = counts.total() or 1
+            ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+            result += [OrderShare(name, order, tuples, tuples / whole) for order, tuples in ordered]
         return result
 
     def modules(self) -> list[tuple[str, ModuleFigures]]:
@@ -256,6 +233,16 @@ class RunReport:
         assert isinstance(made, pl.DataFrame)
         return made
 
+    def to_trace(self) -> str:
+        """Return the report as a trace of Chrome's event format, for https://ui.perfetto.dev.
+
+        Each cell and map task has a row there, with its modules' work in microseconds and the changes of
+        order. All of them begin at 0, for a report does not know which began first.
+        """
+        from millrace.reports.trace import trace_of
+
+        return trace_of(self)
+
     def to_html(self) -> str:
         """Return the report as one page that needs nothing beside it; values of rows are never in it."""
         from millrace.reports.pages.page import page
@@ -287,12 +274,9 @@ class RunReport:
 
     def _repr_html_(self) -> str:
         """Return what notebooks show: plain text where nothing is installed that draws pages."""
-        from millrace.reports.pages.page import fragment
+        from millrace.reports.pages.page import part, view_of
 
-        try:
-            return fragment(self)
-        except MissingExtra:
-            return f"<pre>{escape(str(self))}</pre>"
+        return part("fragment.html", view_of(self), self)
 
     def __repr__(self) -> str:
         sums = self.totals
@@ -305,10 +289,6 @@ class RunReport:
         from millrace.reports.views import text_of
 
         return text_of(self)
-
-
-_LARGEST = ("peak_bytes", "peak_state", "budget_peak_ratio")
-"""Figures of which the largest of all cells is told, rather than their sum."""
 
 
 def total(cells: Iterable[CellFigures]) -> Totals:
@@ -324,12 +304,12 @@ def total(cells: Iterable[CellFigures]) -> Totals:
         if name.endswith("_exchanged"):
             return max(sum(getattr(c, name) for c in end) for end in ends)
         values = [getattr(c, name) for c in everything]
-        return max(values, default=0) if name in _LARGEST else sum(values)
+        return max(values, default=0) if name in LARGEST else sum(values)
 
     seconds = [c.seconds for c in everything]
-    own: dict[str, Any] = {
-        "cells": len(ends[1]),
-        "worker_seconds": sum(seconds),
-        "slowest_seconds": max(seconds, default=0.0),
-    }
-    return Totals(**own, **{each.name: of(each.name) for each in fields(Totals) if each.name not in own})
+    return Totals(
+        cells=len(ends[1]),
+        worker_seconds=sum(seconds),
+        slowest_seconds=max(seconds, default=0.0),
+        **{each.name: of(each.name) for each in fields(Counts)},
+    )

@@ -17,6 +17,11 @@ def count(value: float) -> str:
     return f"{round(value):,}"
 
 
+def number(value: float) -> str:
+    """Return an amount, of money say, with what it has behind the point."""
+    return f"{value:,.6g}"
+
+
 def short(value: float) -> str:
     """Return a number in few characters, for axes and diagrams: ``1.2M``."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

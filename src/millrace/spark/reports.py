@@ -30,8 +30,9 @@ from millrace.engine.arrays import array_of
 from millrace.engine.figures import CellFigures
 from millrace.errors import ExecutionError, MillraceError, MissingExtra
 from millrace.options import Options
-from millrace.spark.coordinator import execution_of, host_of
+from millrace.spark.coordinator import execution_of
 from millrace.spark.session import is_connect
+from millrace.spark.streaming import driver_server
 
 if TYPE_CHECKING:
     from millrace.limits.registration import Address
@@ -72,9 +73,9 @@ _boards = 0
 def set_live_board(board: Board | None) -> None:
     """Let tasks of queries that are planned from now on send a board their figures while they work."""
     global _board, _boards
-    from millrace.reports.board.server import LiveServer
+    from millrace.spark.results import DriverServer
 
-    LiveServer.board = _board = board
+    DriverServer.board = _board = board
     _boards += board is not None
 
 
@@ -87,11 +88,8 @@ def _address_of(spark: SparkSession, run: str, options: Options) -> Address | No
     """Return where tasks report figures, None if nobody looks; whether they reach it is for them to see."""
     if _board is None:
         return None
-    from millrace.reports.board.server import LiveServer
-
-    port = options.limits_port + 2 if options.limits_port else 0  # coordinator and results have the first
     try:
-        return LiveServer.started(host_of(spark, options), port, options.limits_bind).address_of(run)
+        return driver_server(spark, options).address_of(run)
     except MillraceError:
         return None
 

@@ -35,7 +35,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, suppress
 from io import BytesIO
-from typing import IO, ClassVar
+from typing import IO, TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -50,6 +50,7 @@ from millrace.limits.messages import (
     Commit,
     Committed,
     Hello,
+    JoinBoard,
     JoinStream,
     Lost,
     Message,
@@ -61,6 +62,9 @@ from millrace.limits.registration import Address
 from millrace.limits.server import Server
 from millrace.limits.session import Session
 from millrace.limits.tls import dial
+
+if TYPE_CHECKING:
+    from millrace.reports.board.board import Board
 
 IN_MEMORY = 1 << 20
 """Bytes of a partition that are kept in memory before the file is made."""
@@ -194,7 +198,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 class Stream(Session, AbstractContextManager["Stream"]):
-    """The rows of one job, in batches, in the order in which they come; made by ``ResultsServer.open``.
+    """The rows of one job, in batches, in the order in which they come; made by ``DriverServer.open``.
 
     Each client is an attempt of a task; what they say is handled in the server's loop. Iterate over it in one
     other thread. Whoever runs the job calls :meth:`finish` or :meth:`fail`, from any. Its id and its server's
@@ -202,7 +206,7 @@ class Stream(Session, AbstractContextManager["Stream"]):
     """
 
     def __init__(
-        self, server: ResultsServer, schema: pa.Schema, most_waiting: int, idle: float | None
+        self, server: DriverServer, schema: pa.Schema, most_waiting: int, idle: float | None
     ) -> None:
         super().__init__()
         self.id = secrets.token_hex(8)
@@ -341,10 +345,15 @@ class Stream(Session, AbstractContextManager["Stream"]):
         self._server.act(self, lambda: self.end(None, drop=True))
 
 
-class ResultsServer(Server):
-    """Takes the results of any number of jobs until it is closed or the process ends; see :class:`Server`."""
+class DriverServer(Server):
+    """Takes results of any number of jobs, and figures of their tasks while they work; see :class:`Server`.
+
+    Attributes:
+        board: What figures are told to; of all servers of this process. Without one nobody may tell them.
+    """
 
     purpose: ClassVar[str] = _PURPOSE
+    board: ClassVar[Board | None] = None
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
         self._streams: dict[str, Stream] = {}
@@ -376,9 +385,15 @@ class ResultsServer(Server):
             self._loop.call_soon_threadsafe(event.set)
 
     def _scope(self, hello: Hello) -> str:
+        if isinstance(hello, JoinBoard):
+            return hello.run
         return hello.stream if isinstance(hello, JoinStream) else ""
 
     def _enter(self, hello: Hello) -> tuple[str, Session]:
+        if isinstance(hello, JoinBoard):
+            from millrace.reports.board.board import TaskFigures  # what tasks do not need
+
+            return hello.run, TaskFigures(self.board, hello)
         if not isinstance(hello, JoinStream):
             raise ValueError("it wants no results")  # noqa: TRY004  # it came in a message
         name, session = hello.stream, self._streams.get(hello.stream)

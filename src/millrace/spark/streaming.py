@@ -25,6 +25,7 @@ from millrace.spark.worker import worker_task
 
 if TYPE_CHECKING:
     from millrace.limits.registration import Address
+    from millrace.spark.results import DriverServer
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,16 @@ def refuse_endless() -> Iterator[pa.RecordBatch]:
     )
 
 
+def driver_server(spark: SparkSession, options: Options) -> DriverServer:
+    """Return where tasks send rows and figures to; starts it if need be."""
+    # What tasks that send results do not need.
+    from millrace.spark.coordinator import host_of
+    from millrace.spark.results import DriverServer
+
+    port = options.limits_port + 1 if options.limits_port else 0  # the coordinator has the first
+    return DriverServer.started(host_of(spark, options), port, options.limits_bind)
+
+
 def stream_of(
     spark: SparkSession, options: Options, schema: pa.Schema, frame_of: Callable[[Target], DataFrame]
 ) -> Iterator[pa.RecordBatch]:
@@ -80,12 +91,7 @@ def stream_of(
     ``frame_of`` returns the DataFrame to run, without rows of its own. What the job raises is raised here.
     """
     limits.check_libraries("a result that is read as it comes")
-    # What tasks that send results do not need.
-    from millrace.spark.coordinator import host_of
-    from millrace.spark.results import ResultsServer
-
-    port = options.limits_port + 1 if options.limits_port else 0  # the coordinator has the first
-    server = ResultsServer.started(host_of(spark, options), port, options.limits_bind)
+    server = driver_server(spark, options)
     tag = f"millrace-{uuid.uuid4().hex}"
     add_tag: Callable[[str], None]
     cancel: Callable[[str], Any]

@@ -21,9 +21,11 @@ from millrace.engine.peak import peak_memory
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill.run_of import run_of
+from millrace.engine.start_up import start_seconds, work_time
 from millrace.engine.stems.state import stems_of
 from millrace.engine.stems.stem import singletons
 from millrace.engine.tuples.batch import TupleBatch
+from millrace.limits.clock import WallClock
 from millrace.options import Options
 from millrace.spark import exchange
 from millrace.spark.coordinator import Limits, Lookups
@@ -41,6 +43,8 @@ from millrace.spark.task_inputs import (
 )
 from millrace.spark.types import normalise
 from millrace.spark.worker import partition_number, worker_task
+
+_CLOCK = WallClock()
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,7 @@ class EddyTask:
         for lookups in (access or {}).values():
             modules += [lookup.figures() for lookup in lookups]
         if aggregation is not None:
-            modules.append(aggregation.figures())
+            modules.append(aggregation.figures({o.name: str(o.source) for o in self.join.output}))
         texts = [] if reader is None else reader.figures
         figures = replace(figures, modules=tuple(modules), seconds=time.perf_counter() - began)
         yield from self.sink.finish(f"cell {cell}", [figures.to_json(), *texts], schema)
@@ -214,16 +218,16 @@ class _Cutting:
     seconds: float = 0.0
 
     def run(self, reducer: Reducer) -> Iterator[pa.RecordBatch]:
-        began, writer = time.perf_counter(), self.writer
+        began, writer = work_time(_CLOCK), self.writer
         for batch in self.source:
             self.rows += batch.num_rows
             self.calls += 1
             reduced = reducer.reduce(writer.cut.relation, batch)
             if reduced.num_rows:
                 yield from writer.add(reduced)
-            self.seconds = time.perf_counter() - began
+            self.seconds = work_time(_CLOCK) - began
         yield from writer.finish()
-        self.seconds = time.perf_counter() - began
+        self.seconds = work_time(_CLOCK) - began
 
     def figures(self) -> ModuleFigures:
         name = f"Cut({self.alias})"
@@ -247,6 +251,7 @@ def _cut(
             blocks_exchanged=sum(writer.blocks for writer in writers),
             bytes_exchanged=sum(writer.bytes for writer in writers),
             peak_bytes=peak_memory(),
+            start_seconds=start_seconds(),
         )
 
     with sink.report_live(task, figures):
@@ -322,7 +327,7 @@ class Reducer:
         return self._transfers.reduce(number, tuples)
 
     def _visit(self, operator: Operator, work: TupleBatch) -> Step:
-        began = time.perf_counter()
+        began = work_time(_CLOCK)
         step = operator.step(operator.start(work), work.size)
-        self._statistics.update(operator, work.size, step.tuples_out, time.perf_counter() - began)
+        self._statistics.update(operator, work.size, step.tuples_out, work_time(_CLOCK) - began)
         return step

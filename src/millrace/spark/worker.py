@@ -9,7 +9,7 @@ task lets the kernel acknowledge at once. (Unix domain sockets, which Spark uses
 of the modules that a task needs are hundreds of thousands, which takes 80 ms. They stay as long as the
 worker, so it need not look at them.
 
-**Memory.** The peak that a task reports is its own, not that of a task before it in the same worker.
+**Memory and start-up.** A task reports its own, not those of a task before it in the same worker.
 
 **Errors.** Spark passes an exception on as text, with its traceback. That of a MillraceError has nothing to
 tell: the message says what failed and where, with the lines of the user's function if it was that which
@@ -31,6 +31,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from millrace import errors
 from millrace.engine.peak import begin_peak
+from millrace.engine.start_up import begin_task
 from millrace.errors import MillraceError, ReadError, SetupError, encodable
 
 P = ParamSpec("P")
@@ -64,6 +65,7 @@ def worker_task(task: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
         acknowledge()
         keep_modules()
         begin_peak()
+        begin_task()
         try:
             yield from task(*args, **named)
         except MillraceError as error:

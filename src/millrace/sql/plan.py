@@ -149,6 +149,7 @@ class PlannedQuery:
     direct: Direct | None = None
     shared: tuple[str, ...] = ()
     stored: tuple[str, ...] = ()
+    text: str = ""  # as the caller wrote it
 
 
 def build(plan: Plan, frames: Frames, functions: Functions, options: Options) -> PlannedQuery:

@@ -14,16 +14,17 @@ from millrace.api.live import Live
 from millrace.engine.figures import CellFigures, Change, ModuleFigures, OrderTrace
 from millrace.errors import InputError, SetupError
 from millrace.limits.clock import VirtualClock
+from millrace.limits.messages import Figures
 from millrace.limits.progress import LookupProgress
 from millrace.reports.board import telling
 from millrace.reports.board.board import MOST_QUERIES, Board
 from millrace.reports.board.page_server import PageServer
 from millrace.reports.board.query import MOST_TASKS, Series, added
-from millrace.reports.board.server import LiveServer
 from millrace.reports.board.telling import Telling
 from millrace.reports.micro_batch import MicroBatch, StreamFigures
 from millrace.reports.pages.live import query_part
 from millrace.reports.run_report import RunReport
+from millrace.spark.results import DriverServer
 from tests.session import wait_for
 
 TITLE = "SELECT '<script>alert(1)</script>'"
@@ -56,7 +57,7 @@ def packed(rows: int, order: str = "a → b") -> bytes:
 
 
 def tell(board: Board, task: str, rows: int, *, over: bool = False) -> None:
-    board.told("run", task, rows, rows // 2, packed(rows), over=over)
+    board.told("run", task, Figures(rows, rows // 2, over, packed(rows)))
 
 
 @pytest.fixture
@@ -81,6 +82,7 @@ def test_a_query_is_shown_while_it_runs_and_after(clock):
     board.known("SELECT 1", {"run": "join"}, RunReport, {"run": 40})
     assert board.begun("collect", ["another"]) is None
     query = board.begun("collect", ["run", "another"])
+    assert "starts workers" in query_part(*board.queries()).html
     for second in range(1, 11):
         clock.advance(1.0)
         tell(board, "cell 0", 100 * second)
@@ -88,7 +90,7 @@ def test_a_query_is_shown_while_it_runs_and_after(clock):
     assert (view.state, view.rows_in, view.rows_out, view.seconds) == ("running", 1000, 500, 10.0)
     assert (view.rate, view.points[-1]) == (100.0, (10.0, 1000, 500))
     assert (view.tasks, view.over, view.planned) == (1, 0, 40)
-    assert "1 of 40" in query_part(view).html
+    assert "1 of 40" in query_part(view).html and "starts workers" not in query_part(view).html
     assert view.report.blocks["join"] == (figures(1000),)
 
     tell(board, "cell 0", 1200, over=True)
@@ -107,7 +109,7 @@ def test_a_query_is_shown_while_it_runs_and_after(clock):
 
 def test_a_query_that_another_dataframe_runs_is_shown_by_its_tasks(board, clock):
     """It is taken for done when no task has been there for a while."""
-    board.told("of others", "cell 0", 5, 2, packed(5))
+    board.told("of others", "cell 0", Figures(5, 2, False, packed(5)))
     assert board.queries() == []
     tell(board, "cell 0", 5)
     clock.advance(60.0)
@@ -171,7 +173,7 @@ def test_what_is_no_figures_harms_nobody(board):
     board.begun("count", ["run"])
     bomb = zlib.compress(b"0" * (1 << 26))
     for number, content in enumerate((b"", b"nonsense", zlib.compress(b"[1]"), zlib.compress(b"{}"), bomb)):
-        board.told("run", f"cell {number}", 3, 1, content)
+        board.told("run", f"cell {number}", Figures(3, 1, False, content))
     (view,) = board.queries()
     assert (view.rows_in, view.report.blocks) == (15, {})
 
@@ -347,9 +349,9 @@ def told(board, **wanted):
 @pytest.fixture
 def server(board, monkeypatch):
     monkeypatch.setattr(telling, "_unreached", {})
-    monkeypatch.setattr(LiveServer, "board", board)
+    monkeypatch.setattr(DriverServer, "board", board)
     board.begun("count", ["run"])
-    made = LiveServer()
+    made = DriverServer()
     yield made
     made.close()
 
@@ -364,7 +366,7 @@ def test_a_task_tells_while_it_works_and_at_its_end(server, board):
             raise trouble.pop()
         return now[0]
 
-    with Telling(server.address_of("run"), "run", "cell 0", read, every=0.0):
+    with Telling(server.address_of("run"), "run", "cell 0", read, every=0.01):
         told(board, rows_in=10)
         now[0] = figures(30)
     view = told(board, rows_in=30, rows_out=15, tasks=1, over=1)
@@ -375,7 +377,7 @@ def test_a_short_task_tells_nobody(server, board):
     """It makes no connection, and its end waits for nothing."""
     with Telling(server.address_of("run"), "run", "cell 0", lambda: figures(1), every=60.0):
         pass
-    with Telling(None, "run", "cell 0", lambda: figures(1), every=0.0):
+    with Telling(None, "run", "cell 0", lambda: figures(1), every=0.01):
         pass
     assert board.queries()[0].tasks == 0
     assert server._connections == {}
@@ -390,7 +392,7 @@ def test_who_may_not_tell_or_is_not_heard_works_on(server, board):
         return figures(1)
 
     for address in (server.address_of("another"), server.address_of("run")):
-        task = Telling(address, "run", "cell 0", read, every=0.0)
+        task = Telling(address, "run", "cell 0", read, every=0.01)
         with task:
             if task._thread is not None:
                 task._thread.join(10)
@@ -398,7 +400,7 @@ def test_who_may_not_tell_or_is_not_heard_works_on(server, board):
     assert board.queries()[0].tasks == 0
     telling._unreached.clear()
     server.close()
-    with Telling(server.address_of("run"), "run", "cell 0", read, every=0.0) as task:
+    with Telling(server.address_of("run"), "run", "cell 0", read, every=0.01) as task:
         assert task._thread is not None
         task._thread.join(10)
     assert telling._unreached

@@ -94,7 +94,7 @@ HOSTILE = '</style></script><script>alert("x")</script><img src=x onerror=alert(
 def hostile() -> RunReport:
     """Return a report of a join, a filter and a lookup, every name of which tries to leave its place."""
     lookup = LookupProgress("l", 10, 5, 0, 5, 0, 10, 5, 1.0, 1.0, (("o", 5),), "c")
-    planned = Planned({"l": SHAPE}, ("o",), {"c": "o"})
+    planned = Planned({"l": SHAPE}, ("o",), {"c": "o"}, query="c")
     report = RunReport({"l": [drifting()], "b": filtered().blocks["filter"]}, planned, (lookup,))
     names = re.compile(r"\b[locab]\b")
     return RunReport.from_json(names.sub(lambda name: json.dumps(HOSTILE + name[0])[1:-1], report.to_json()))

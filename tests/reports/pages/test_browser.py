@@ -16,6 +16,7 @@ import pytest
 from millrace.api.live import Live
 from millrace.errors import ExecutionError
 from millrace.limits.clock import VirtualClock
+from millrace.limits.messages import Figures
 from millrace.reports.board.board import Board
 from millrace.reports.run_report import RunReport
 from tests.reports.pages.reports import drawn, drifting
@@ -115,6 +116,7 @@ def test_keys_do_what_the_mouse_does(browser, folder):
     )
 
 
+COLUMNS = "return getComputedStyle(document.getElementById('queries')).gridTemplateColumns.split(' ').length"
 QUERIES = "return document.getElementById('queries').innerText"
 
 
@@ -132,13 +134,15 @@ def test_the_live_page(browser):
                 for second in range(1, 9):
                     clock.advance(1.0)
                     packed = zlib.compress(drifting().to_json().encode())
-                    board.told("run", "cell 0", 100 * second, 50 * second, packed)
+                    board.told("run", "cell 0", Figures(100 * second, 50 * second, False, packed))
                 browser.wait(lambda: "800" in browser.run(QUERIES))
                 assert "the service is gone" in browser.run(QUERIES)
                 assert "and more" not in browser.run(QUERIES)
                 assert browser.pale() == [] and browser.run(EMPTY)[1] == []
                 overhang = {width: browser.width(width) or browser.overhang() for width in WIDTHS}
                 assert overhang == dict.fromkeys(WIDTHS, 0)
+                columns = [browser.width(width) or browser.run(COLUMNS) for width in (1280, 1599, 2560)]
+                assert columns[:2] == [1, 1] and columns[2] > 1
                 browser.run("document.getElementById('pause').click()")  # what is drawn anew has other nodes
                 controls, visited = browser.walk()
                 assert controls and visited == controls

@@ -17,8 +17,9 @@ from millrace.limits.budget import Spent
 from millrace.reports.pages.advice import advice
 from millrace.reports.pages.page import MOST_BYTES, block_view
 from millrace.reports.pages.saved import calls_of, headline
-from millrace.reports.planned import Explanation
+from millrace.reports.planned import Explanation, Planned
 from millrace.reports.run_report import RunReport
+from millrace.reports.tables import FIGURES
 from tests.reports.pages.reports import HOSTILE, REPORTS, drawn, drifting, filtered, hostile, joined
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -89,6 +90,7 @@ def test_a_page_is_whole_and_stands_alone(name):
     assert faults(html) == []
     page = Reader(part)
     assert "h1" not in {tag for tag, _ in page.tags} and page.values("href") == []
+    assert part.count('aria-label="Change ') == part.count('<span class="number">')
 
 
 def test_a_page_of_many_decisions_is_small():
@@ -123,8 +125,17 @@ def test_everybody_can_read_it(name):
             assert attributes["aria-label"]
         if attributes.get("tabindex") == "0":
             assert attributes["aria-label"]
-    scopes = [attributes.get("scope") for tag, attributes in page.tags if tag == "th"]
-    assert set(scopes) <= {"row", "col"}
+    heads = [attributes for tag, attributes in page.tags if tag == "th"]
+    assert {each.get("scope") for each in heads} <= {"row", "col"}
+    assert not heads or name == "cell without figures" or any(each.get("title") for each in heads)
+
+
+def test_a_page_says_of_what_it_is():
+    """The query's text and the time are there, and the title tells pages of two queries apart."""
+    text = f"SELECT a\nFROM b WHERE a < {'1' * 900} AND ends"
+    page = RunReport({}, Planned(query=text, made="2026-11-29T01:02:03+00:00")).to_html()
+    assert text in Reader(page).text and "2026-11-29 01:02:03" in page
+    assert "<title>SELECT a FROM b" in page
 
 
 def test_names_are_only_text():
@@ -155,7 +166,8 @@ def test_what_was_saved_is_what_the_figures_prove():
     assert calls.seconds == pytest.approx(1800 * 0.005)
     assert "45 % fewer calls" in headline(filtered())[0]
     assert calls_of(joined()) is None
-    assert "fewer" not in " ".join(headline(joined()))
+    made = f"{joined().totals.output_tuples:,} results"
+    assert made in headline(joined())[0] and "fewer" not in " ".join(headline(joined()))
     assert "no eddy" in headline(RunReport())[0]
     budgets = (Spent("api", 3, 9, 0.0, None), Spent("model", 1200, None, 1.25, 5.0))
     told = headline(RunReport({"b0": [drifting()]}, budgets=budgets))
@@ -247,8 +259,8 @@ def test_shares_of_time_add_up_to_the_whole():
         ModuleFigures("Profile(a(x), b(x))", "profile", 40, 40, 1, 0.5),
     )
     table = block_view(RunReport({"b0": [CellFigures(0, 4.0, modules)]}), "b0").tables["Modules"]
-    place = table.columns.index("share of time") - 1
-    assert [(row.name, row.length, row.numbers[place]) for row in (*table.rows, *table.rest)] == [
+    place = table.columns.index(FIGURES["part"]) - 1
+    assert [(row.name, row.length, row.texts[place]) for row in (*table.rows, *table.rest)] == [
         ("Predicate(a(x))", 0.75, "75 %"),
         ("Predicate(b(x))", 0.25, "25 %"),
         ("Profile(a(x), b(x))", 0.0, ""),

@@ -14,7 +14,7 @@ from millrace.limits import codec
 from millrace.limits.codec import frame
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.messages import Batch, JoinStream, Start
-from millrace.spark.results import ResultsServer, ResultsSink
+from millrace.spark.results import DriverServer, ResultsSink
 from tests.limits.running import PATIENCE, SPAWN
 from tests.limits.test_server import raw
 from tests.spark.results import tasks
@@ -23,7 +23,7 @@ from tests.spark.results.tasks import SCHEMA, batch_of
 
 @pytest.fixture
 def server():
-    served = ResultsServer()
+    served = DriverServer()
     yield served
     served.close()
 

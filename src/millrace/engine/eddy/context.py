@@ -24,6 +24,7 @@ from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.policies import Policy
 from millrace.engine.stairs.index_join import refuse_shared
+from millrace.engine.start_up import work_time
 from millrace.engine.stems.join_state import Watch
 from millrace.engine.stems.state import stems_of
 from millrace.engine.stems.stem import singletons
@@ -138,7 +139,7 @@ class RunContext:
 
     def _visit(self, operator: Operator, work: Any) -> Step:
         """Let an operator do the next step of its work, and count it."""
-        began = self.clock.now()
+        began = work_time(self.clock)
         if isinstance(work, TupleBatch):
             signature, tuples_in = work.signature, work.size
             work = operator.start(work)
@@ -146,7 +147,7 @@ class RunContext:
             signature, tuples_in = work.batch.signature, 0
         step = operator.step(work, self.limit)
         self.clock.spend(operator.place, tuples_in, step.tuples_out)
-        seconds = self.clock.now() - began
+        seconds = work_time(self.clock) - began
         self.statistics.visit(signature, operator, tuples_in, step.tuples_out, seconds)
         return step
 

@@ -22,6 +22,7 @@ from millrace.engine.eddy.statistics import recall, share
 from millrace.engine.operators.stems import StateBuild
 from millrace.engine.policies import Candidate, Policy, policy_from
 from millrace.engine.stairs.choice import policy_of, state_of
+from millrace.engine.start_up import work_time
 from millrace.engine.stems.join_state import StateTotals
 from millrace.engine.tuples.batch import Signature, TupleBatch
 
@@ -122,11 +123,11 @@ class EddyDataflow:
         context = self._context
         rounds = self._arrivals.rounds(self._schedule, context.limit, self.state.waits)
         while True:
-            began = context.clock.now()
+            began = work_time(context.clock)
             arrivals = next(rounds, None)
             if arrivals is None:
                 return
-            seconds = (context.clock.now() - began) / max(1, len(arrivals))
+            seconds = (work_time(context.clock) - began) / max(1, len(arrivals))
             for relation, batch in arrivals:
                 rows = batch.num_rows if isinstance(batch, pa.RecordBatch) else 0
                 context.statistics.accounts.update(("scan", relation), rows, rows, seconds)

@@ -21,6 +21,7 @@ from millrace.engine.figures import (
     Shift,
 )
 from millrace.engine.peak import peak_memory
+from millrace.engine.start_up import start_seconds
 from millrace.engine.tuples.batch import Merged, Signature, TupleBatch
 
 _MOST_JOINS = 100
@@ -112,6 +113,7 @@ class RunStatistics:
             intermediate_tuples=self.intermediate,
             output_tuples=output_tuples,
             peak_bytes=peak_memory(),
+            start_seconds=start_seconds(),
             joins=self._joins(),
             readings=self._trace.readings(),
         )

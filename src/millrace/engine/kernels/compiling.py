@@ -12,6 +12,7 @@ import os
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,12 @@ from typing import Any
 
 _COMPILING = threading.RLock()
 _LOCK = "millrace.lock"
+_load_seconds = 0.0
+
+
+def load_seconds() -> float:
+    """Return what this process has spent on loading kernels, or compiling them."""
+    return _load_seconds
 
 
 class Kernel:
@@ -39,7 +46,12 @@ class Kernel:
         Raises:
             TypeError: The arguments are of other types than declared.
         """
-        return (self._dispatcher or self.dispatcher)(*arguments)
+        if self._dispatcher is None:
+            global _load_seconds
+            began = time.perf_counter()
+            self._dispatcher = self.dispatcher
+            _load_seconds += time.perf_counter() - began
+        return self._dispatcher(*arguments)
 
     @property
     def dispatcher(self) -> Any:

@@ -32,6 +32,7 @@ from millrace.engine.plan.expressions import (
     Truth,
     exists_in,
 )
+from millrace.engine.start_up import work_time
 from millrace.engine.tuples.batch import TupleBatch
 
 if TYPE_CHECKING:
@@ -97,14 +98,14 @@ class ExistsSelection(CompiledSelection):
         self._predicate = _marked(predicate)
 
     def _judge(self, batch: TupleBatch) -> Array:
-        began = self._clock.now()
+        began = work_time(self._clock)
         truths = {_mark(alias): each.truth(batch) for alias, each in self.relations.items()}
         if isinstance(self._predicate, Truth):
             truth = truths[self._predicate.operand.ref]
         else:
             marks = {ref: to_arrow(each) for ref, each in truths.items()}
             truth = is_true(evaluate(self._predicate, self._values(batch) | marks))
-        self.worked += self._clock.now() - began
+        self.worked += work_time(self._clock) - began
         if any(each.marks and not each.marks.is_last for each in self.relations.values()):
             truth = np.zeros_like(truth)
         return truth.astype(np.int8)

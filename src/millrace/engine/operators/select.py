@@ -21,6 +21,7 @@ from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.plan.expressions import Call, columns_of, exists_in
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.start_up import work_time
 from millrace.engine.tuples.batch import TupleBatch, ready_predicates
 from millrace.limits.clock import POLLED, Clock
 from millrace.predicates import REJECTED, Caller
@@ -81,9 +82,9 @@ class Filters:
                 if batch is None:
                     clock.wait(POLLED)
                     continue
-                began = clock.now()
+                began = work_time(clock)
                 self.beside[relation.alias].take(batch)
-                seconds = clock.now() - began
+                seconds = work_time(clock) - began
                 self._statistics.update(("scan", number), batch.num_rows, batch.num_rows, seconds)
 
     def share(self, read: Mapping[str, BesideRelation]) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from millrace.errors import MillraceError
 from millrace.limits.clock import Clock, WallClock
-from millrace.reports.board.query import Beside, QueryView, Running, unpacked
-from millrace.reports.board.stream import StreamRunning, StreamView
+from millrace.limits.messages import Figures, JoinBoard, Message
+from millrace.limits.session import Session
+from millrace.reports.board.query import Beside, QueryView, Running, StreamRunning, StreamView, unpacked
 from millrace.reports.run_report import RunReport
 
 if TYPE_CHECKING:
@@ -26,12 +26,14 @@ MOST_STREAMS = 16
 _MOST_KNOWN = 1024
 """Runs whose queries are known by name."""
 
+_MOST_TASKS = 4096
+"""Tasks that tell at a time."""
+
 Finished = Callable[[str], Mapping[str, bytes]]
 """Returns the figures of a run's tasks that have ended, compressed, by task."""
 
 
-@dataclass(frozen=True)
-class _Known:
+class _Known(NamedTuple):
     title: str
     runs: Mapping[str, str]
     beside: Beside
@@ -39,16 +41,11 @@ class _Known:
 
 
 class Board:
-    """What is told of queries, by their tasks and by the actions that run them; for any thread.
-
-    Args:
-        clock: Tells seconds.
-        finished: Where the figures of tasks are that have ended.
-    """
+    """What is told of queries, by their tasks and by the actions that run them; for any thread."""
 
     def __init__(self, clock: Clock | None = None, finished: Finished | None = None) -> None:
         self._clock = clock or WallClock()
-        self._finished: Finished = finished or _nothing
+        self._finished: Finished = finished or (lambda _run: {})
         self._lock = threading.RLock()
         self._numbers = count(1)
         self._known: OrderedDict[str, _Known] = OrderedDict()
@@ -82,16 +79,18 @@ class Board:
         with self._lock:
             query.end(self._clock.now(), error)
 
-    def told(
-        self, run: str, task: str, rows_in: int, rows_out: int, packed: bytes, *, over: bool = False
-    ) -> None:
+    def told(self, run: str, task: str, figures: Figures) -> None:
         """Note what a task of a run tells while it works, or at its end."""
         with self._lock:
             query = self._of(run, task)
-            if query is None and run in self._known and not (over or self._is_late(run, packed)):
+            if (
+                query is None
+                and run in self._known
+                and not (figures.over or self._is_late(run, figures.packed))
+            ):
                 query = self._add("", [self._known[run]])
             if query is not None:
-                query.told(run, task, (rows_in, rows_out, packed), self._clock.now(), over=over)
+                query.told(run, task, figures, self._clock.now())
 
     def left(self, run: str, task: str) -> None:
         """Note that a task tells nothing more."""
@@ -105,7 +104,9 @@ class Board:
             if found is None:
                 found = self._streams[batch.run] = StreamRunning(next(self._numbers), self._clock.now())
             found.batch(batch, self._clock.now())
-            self._drop_streams()
+            while len(self._streams) > MOST_STREAMS:
+                ended = (run for run, stream in self._streams.items() if not stream.is_running)
+                del self._streams[next(ended, next(iter(self._streams)))]
 
     def stream_ended(self, run: str, error: str | None) -> None:
         """Note the end of a stream, and what it failed with."""
@@ -143,10 +144,7 @@ class Board:
                 for run, finished in entries.items():
                     query.finished(run, finished, self._clock.now())
                 if found:
-                    lookups = tuple(one for each in found for one in each.lookups)
-                    budgets = tuple(one for each in found for one in each.budgets)
-                    calls = tuple(one for each in found for one in each.calls)
-                    query.report = RunReport({}, found[0].planned, lookups, budgets, calls)
+                    query.report = RunReport.of_parts(found)
 
     def _of(self, run: str, task: str) -> Running | None:
         """Return the action that a task works for; one that was cancelled has ended before its tasks do."""
@@ -174,14 +172,34 @@ class Board:
             self._queries.remove(next((q for q in self._queries if not q.is_running), self._queries[0]))
         return made
 
-    def _drop_streams(self) -> None:
-        while len(self._streams) > MOST_STREAMS:
-            ended = (run for run, stream in self._streams.items() if not stream.is_running)
-            del self._streams[next(ended, next(iter(self._streams)))]
 
+class TaskFigures(Session):
+    """One task of the process's board.
 
-def _nothing(_run: str) -> Mapping[str, bytes]:
-    return {}
+    Raises:
+        ValueError: There is no board, so nobody looks, or too many tasks tell already.
+    """
+
+    _joined: ClassVar[int] = 0
+
+    def __init__(self, board: Board | None, hello: JoinBoard) -> None:
+        super().__init__()
+        if board is None or self._joined >= _MOST_TASKS:
+            raise ValueError("nobody looks, or too many tasks tell already")
+        self._board, self._run, self._task = board, hello.run, hello.task
+        TaskFigures._joined += 1
+
+    def handle(self, client: int, message: Message) -> None:
+        """Take figures; ValueError for any other message."""
+        if not isinstance(message, Figures):
+            raise ValueError("no figures of a task")  # noqa: TRY004  # it came in a message
+        self._board.told(self._run, self._task, message)
+
+    def leave(self, client: int) -> None:
+        """Take note that the task tells nothing more."""
+        super().leave(client)
+        TaskFigures._joined -= 1
+        self._board.left(self._run, self._task)
 
 
 def _asked(beside: Beside) -> RunReport | None:

@@ -7,7 +7,6 @@ host of ours, and a request that another origin makes is refused before anything
 from __future__ import annotations
 
 import hmac
-import json
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -42,17 +41,10 @@ Answer = Callable[[Mapping[str, str]], str]
 
 
 class PageServer:
-    """Serves texts at ``http://127.0.0.1:PORT/TOKEN/NAME`` until it is closed or the process ends.
+    """Serves texts at ``http://127.0.0.1:PORT/TOKEN/NAME``, its ``url``, until it is closed.
 
-    Args:
-        answers: Content type and answer, by name; ``""`` is the page itself.
-        port: TCP port; 0 takes a free one.
-
-    Attributes:
-        url: The page's address, with the token.
-
-    Raises:
-        SetupError: The port is taken.
+    ``answers`` has content types and what answers, by name; ``""`` is the page itself. Port 0 takes a free
+    one; SetupError if it is taken.
     """
 
     def __init__(self, answers: Mapping[str, tuple[str, Answer]], port: int = 0) -> None:
@@ -141,8 +133,3 @@ def _handler(answers: Mapping[str, tuple[str, Answer]], token: str) -> type[Base
             )
 
     return Handler
-
-
-def as_json(found: object) -> str:
-    """Return plain values as JSON; numbers that JSON has not are refused."""
-    return json.dumps(found, ensure_ascii=False, allow_nan=False, default=vars)

@@ -1,21 +1,33 @@
-"""One action on a query: what its tasks have told, bounded whatever their number."""
+"""What runs: an action on a query, by what its tasks have told, and a stream, by its latest micro-batches.
+
+Both are bounded, whatever the number of tasks and batches.
+"""
 
 from __future__ import annotations
 
 import json
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
-from millrace.engine.figures import CellFigures
+from millrace.engine.figures import CellFigures, Counts
+from millrace.limits.messages import Figures
 from millrace.reports.board.telling import rows_in
 from millrace.reports.run_report import RunReport
+
+if TYPE_CHECKING:
+    from millrace.reports.micro_batch import MicroBatch
 
 MOST_POINTS = 240
 """Points of a query over time; what is more is thinned evenly."""
 
 MOST_TASKS = 256
 """Tasks of a query that are kept one by one; of the ones before them, sums."""
+
+MOST_BATCHES = 120
+"""Micro-batches of a stream that are kept."""
 
 _LARGEST = 1 << 24
 """Bytes of one task's figures as JSON."""
@@ -30,12 +42,8 @@ _PAUSE = 2.0
 class Series:
     """Points of one query: seconds since it began, and sums up to then.
 
-    Times that are closer than the spacing of the points replace the last one; when there are too many, every
-    second one goes and the spacing doubles. So they cover the whole time, however long it is.
-
-    Args:
-        most: Points that are kept.
-        spacing: Seconds between points at first.
+    Times that are closer than the spacing, in seconds, replace the last one; when there are too many points,
+    every second one goes and the spacing doubles. So they cover the whole time, however long it is.
     """
 
     def __init__(self, most: int = MOST_POINTS, spacing: float = 0.25) -> None:
@@ -73,70 +81,68 @@ class Series:
         return (last[1] - first[1]) / span if span > 0 else 0.0
 
 
-@dataclass(frozen=True)
-class QueryView:
-    """A query as it is shown.
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A query or a stream as it is shown."""
 
-    Attributes:
-        number: Of the action, in this process.
-        title: The query, or the predicates.
-        action: ``"collect"``, for example; "" where another DataFrame's action runs it.
-        state: ``"running"``, ``"done"`` or ``"failed"``.
-        error: First line of what it failed with.
-        seconds: Since it began, until it ended.
-        rows_in: Rows that tasks have read.
-        rows_out: Rows that eddies have given out.
-        rate: Rows read a second, of late; of a query that has ended, over its whole time.
-        tasks: Tasks that have told.
-        over: Of these, the ones that have ended.
-        planned: Tasks that may tell in all; None where that is not known, or the query has ended.
-        points: ``(seconds, rows_in, rows_out)`` over time.
-        report: Figures so far, with what is known of lookups and budgets.
-    """
+    number: int  # of the action or the stream, in this process
+    title: str  # the query, the predicates, or the stream's name
+    state: str  # "running", "done" or "failed"
+    error: str  # first line of what it failed with
+    seconds: float  # since it began, until it ended
+    rows_in: int  # that tasks have read; of a stream, those in time
+    rows_out: int  # that eddies have given out
+    rate: float  # rows read a second, of late; of a query that has ended, over its whole time
 
-    number: int
-    title: str
-    action: str
-    state: str
-    error: str
-    seconds: float
-    rows_in: int
-    rows_out: int
-    rate: float
-    tasks: int
-    over: int
-    planned: int | None
-    points: tuple[tuple[float, int, int], ...]
-    report: RunReport
+
+@dataclass(frozen=True, kw_only=True)
+class QueryView(View):
+    """An action on a query."""
+
+    action: str  # "collect", for example; "" where another DataFrame's action runs it
+    tasks: int  # that have told
+    over: int  # of these, the ones that have ended
+    planned: int | None  # that may tell in all; None where that is not known, or the query has ended
+    points: tuple[tuple[float, int, int], ...]  # seconds, rows in and out
+    report: RunReport  # figures so far, with what is known of lookups and budgets
+
+
+class Followed:
+    """What runs from ``now`` on, until it ends."""
+
+    def __init__(self, number: int, now: float) -> None:
+        self.number, self._began = number, now
+        self.state, self.error = "running", ""
+        self._ended: float | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.state == "running"
+
+    def end(self, now: float, error: BaseException | str | None = None) -> None:
+        self.state = "done" if error is None else "failed"
+        kind = type(error).__name__ if isinstance(error, BaseException) else ""
+        text = "" if error is None else next(iter(str(error).strip().splitlines()), "")
+        self.error = ": ".join(filter(None, (kind, text)))[:_LONGEST]
+        self._ended = now
+
+    def _shown(self, now: float) -> dict[str, Any]:
+        """Return what a view has of all that runs."""
+        seconds = max(0.0, (now if self._ended is None else self._ended) - self._began)
+        return {"number": self.number, "state": self.state, "error": self.error, "seconds": seconds}
 
 
 @dataclass
 class _Task:
-    rows_in: int
-    rows_out: int
-    packed: bytes
-    over: bool
+    told: Figures
     read: CellFigures | None = None
 
 
-@dataclass(frozen=True)
-class _Sum:
-    """Of tasks that are not kept one by one."""
+class Running(Followed):
+    """One action on a query; whoever calls holds the board's lock.
 
-    tasks: int = 0
-    rows_in: int = 0
-    rows_out: int = 0
-
-
-class Running:
-    """One action on a query, from its beginning on; whoever calls holds the board's lock.
-
-    Args:
-        action: The action's name, "" for none that is known.
-        runs: Names of blocks and filters by run.
-        now: When it begins.
-        before: By run, figures of tasks of earlier actions, which do not count.
-        planned: Tasks of all its runs, at most; None where that is not known.
+    ``runs`` are names of blocks and filters by run, ``before`` figures of tasks of earlier actions, which do
+    not count. ``planned`` are the tasks of all its runs, at most; None where that is not known.
     """
 
     def __init__(
@@ -149,29 +155,23 @@ class Running:
         before: Mapping[str, Mapping[str, bytes]],
         planned: int | None = None,
     ) -> None:
-        self.number, self.title, self.action, self.runs = number, title, action, dict(runs)
-        self.state, self.error = "running", ""
+        super().__init__(number, now)
+        self.title, self.action, self.runs = title, action, dict(runs)
         self.report = RunReport()
-        self._planned = planned
-        self._began = self._heard = now
-        self._ended: float | None = None
+        self._planned, self._heard = planned, now
         self._before = {run: dict(entries) for run, entries in before.items()}
         self._tasks: dict[tuple[str, str], _Task] = {}
         self._here: set[tuple[str, str]] = set()
-        self._folded: dict[str, CellFigures] = {}
-        self._gone: dict[tuple[str, str], tuple[int, int]] = {}  # rows in and out of the tasks in the sum
-        self._sum = _Sum()
+        self._folded: dict[str, CellFigures] = {}  # of tasks that are not kept one by one
+        self._rows: dict[tuple[str, str], tuple[int, int]] = {}  # in and out, of every task
+        self._seen = self._rows_in = self._rows_out = 0
         self._series = Series()
 
-    @property
-    def is_running(self) -> bool:
-        return self.state == "running"
-
-    def told(self, run: str, task: str, figures: tuple[int, int, bytes], now: float, *, over: bool) -> None:
-        """Note what a task tells: rows in and out, and its figures; nothing once the action has ended."""
-        (self._here.discard if over else self._here.add)((run, task))
+    def told(self, run: str, task: str, figures: Figures, now: float) -> None:
+        """Note what a task tells; nothing once the action has ended."""
+        (self._here.discard if figures.over else self._here.add)((run, task))
         if self.is_running:
-            self._put(run, task, _Task(*figures, over))
+            self._put(run, task, _Task(figures))
             self._heard = now
             self._point(now)
 
@@ -197,16 +197,14 @@ class Running:
                 before[task] = packed
                 figures = unpacked(packed)
                 if figures is not None:
-                    one = _Task(rows_in(figures), figures.output_tuples, packed, over=True, read=figures)
-                    self._put(run, task, one)
+                    told = Figures(rows_in(figures), figures.output_tuples, True, packed)
+                    self._put(run, task, _Task(told, figures))
         self._point(now)
 
-    def end(self, now: float, error: BaseException | None = None) -> None:
-        self.state = "done" if error is None else "failed"
-        self.error = "" if error is None else first_line(error)
-        self._ended = now
+    def end(self, now: float, error: BaseException | str | None = None) -> None:
+        super().end(now, error)
         self._before.clear()
-        self._gone.clear()
+        self._rows.clear()
         self._point(now)
 
     def look(self, now: float) -> None:
@@ -217,81 +215,57 @@ class Running:
     def view(self, now: float) -> QueryView:
         if self.is_running:
             self._point(now)
-        seconds = (now if self._ended is None else self._ended) - self._began
-        sums = self._sums()
-        whole = sums.rows_in / seconds if seconds > 0 else 0.0
+        shown = self._shown(now)
+        whole = self._rows_in / shown["seconds"] if shown["seconds"] > 0 else 0.0
         blocks: dict[str, list[CellFigures]] = {self.runs[run]: [cell] for run, cell in self._folded.items()}
         for (run, _), task in self._tasks.items():
-            task.read = task.read or unpacked(task.packed)
+            task.read = task.read or unpacked(task.told.packed)
             if task.read is not None:
                 blocks.setdefault(self.runs[run], []).append(task.read)
-        ended = sum(task.over for task in self._tasks.values()) + self._sum.tasks
+        working = sum(not task.told.over for task in self._tasks.values())
         return QueryView(
-            self.number,
-            self.title,
-            self.action,
-            self.state,
-            self.error,
-            max(0.0, seconds),
-            sums.rows_in,
-            sums.rows_out,
-            self._series.rate() if self.is_running else whole,
-            sums.tasks,
-            ended,
-            self._planned if self.is_running else None,
-            self._series.points,
-            replace(self.report, blocks=blocks),
+            **shown,
+            title=self.title,
+            rows_in=self._rows_in,
+            rows_out=self._rows_out,
+            rate=self._series.rate() if self.is_running else whole,
+            action=self.action,
+            tasks=self._seen,
+            over=self._seen - working,
+            planned=self._planned if self.is_running else None,
+            points=self._series.points,
+            report=replace(self.report, blocks=blocks),
         )
 
-    def _put(self, run: str, task: str, told: _Task) -> None:
+    def _put(self, run: str, task: str, latest: _Task) -> None:
         if run not in self.runs:
             return
-        if (run, task) in self._gone:
-            rows_in, rows_out = self._gone[run, task]
-            self._add_up(0, told.rows_in - rows_in, told.rows_out - rows_out)
-            self._gone[run, task] = told.rows_in, told.rows_out
-            return
-        self._tasks.pop((run, task), None)  # what was told last stands last
-        self._tasks[run, task] = told
+        key, told = (run, task), latest.told
+        known, before = key in self._rows, self._rows.get(key, (0, 0))
+        self._rows[key] = told.rows_in, told.rows_out
+        self._seen += not known
+        self._rows_in += told.rows_in - before[0]
+        self._rows_out += told.rows_out - before[1]
+        if known and key not in self._tasks:
+            return  # only its rows are kept
+        self._tasks.pop(key, None)  # what was told last stands last
+        self._tasks[key] = latest
         over = len(self._tasks) - MOST_TASKS
         if over > 0:
-            for key in [key for key, each in self._tasks.items() if each.over][:over]:
-                self._fold(key)
+            for each in [each for each, kept in self._tasks.items() if kept.told.over][:over]:
+                self._fold(each)
         while len(self._tasks) > 4 * MOST_TASKS:  # so many at once that not all can be told of
             self._fold(next(iter(self._tasks)))
 
     def _fold(self, key: tuple[str, str]) -> None:
         task = self._tasks.pop(key)
-        self._gone[key] = task.rows_in, task.rows_out
-        self._add_up(1, task.rows_in, task.rows_out)
-        figures = task.read or unpacked(task.packed)
+        figures = task.read or unpacked(task.told.packed)
         if figures is not None:
             known = self._folded.get(key[0])
             self._folded[key[0]] = added([figures] if known is None else [known, figures])
 
-    def _add_up(self, tasks: int, rows_in: int, rows_out: int) -> None:
-        sums = self._sum
-        self._sum = _Sum(sums.tasks + tasks, sums.rows_in + rows_in, sums.rows_out + rows_out)
-
-    def _sums(self) -> _Sum:
-        tasks, folded = self._tasks.values(), self._sum
-        return _Sum(
-            folded.tasks + len(tasks),
-            folded.rows_in + sum(task.rows_in for task in tasks),
-            folded.rows_out + sum(task.rows_out for task in tasks),
-        )
-
     def _point(self, now: float) -> None:
-        sums = self._sums()
-        self._series.add(max(0.0, now - self._began), sums.rows_in, sums.rows_out)
-
-
-def first_line(error: BaseException | str) -> str:
-    """Return the first line of an error that says something, shortened, with its type before it."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    kind = "" if isinstance(error, str) else type(error).__name__
-    told = ": ".join(each for each in (kind, text) if each)
-    return told if len(told) <= _LONGEST else told[: _LONGEST - 1] + "…"
+        self._series.add(max(0.0, now - self._began), self._rows_in, self._rows_out)
 
 
 def unpacked(packed: bytes) -> CellFigures | None:
@@ -307,23 +281,54 @@ def added(cells: Iterable[CellFigures]) -> CellFigures:
     """Return the sums of several tasks' figures, without what happened when."""
     whole = RunReport({"": cells})
     sums = whole.totals
+    # Both ends of an exchange are among the cells, and count once only where they can be told apart.
+    counts = {f.name: getattr(sums, f.name) for f in fields(Counts) if not f.name.endswith("_exchanged")}
     return CellFigures(
         cell=0,
         seconds=sums.worker_seconds,
         modules=tuple(one for _, one in whole.modules()),
         orders=tuple((one.order, one.tuples) for one in whole.orders()),
-        tuples_routed=sums.tuples_routed,
-        intermediate_tuples=sums.intermediate_tuples,
-        output_tuples=sums.output_tuples,
-        peak_bytes=sums.peak_bytes,
         state=tuple(one for _, one in whole.state()),
-        peak_state=sums.peak_state,
-        migrated_tuples=sums.migrated_tuples,
-        recomputed_tuples=sums.recomputed_tuples,
-        spilled_bytes=sums.spilled_bytes,
-        returned_bytes=sums.returned_bytes,
         joins=tuple(one for _, one in whole.joins()),
+        **counts,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamView(View):
+    """A streaming query; its sums are those of all micro-batches that were told."""
+
+    late: int  # rows that came too late
+    batches: tuple[MicroBatch, ...]  # the latest ones, the oldest first; at least one. The rate is theirs
+
+
+class StreamRunning(Followed):
+    """One run of a streaming query, from its first micro-batch on."""
+
+    def __init__(self, number: int, now: float) -> None:
+        super().__init__(number, now)
+        self._batches: deque[tuple[float, MicroBatch]] = deque(maxlen=MOST_BATCHES)
+        self._rows = self._late = self._results = 0
+
+    def batch(self, batch: MicroBatch, now: float) -> None:
+        self._batches.append((now, batch))
+        self._rows += batch.rows
+        self._late += batch.late
+        self._results += batch.results
+
+    def view(self, now: float) -> StreamView:
+        batches = tuple(batch for _, batch in self._batches)
+        (first, begin), (last, latest) = self._batches[0], self._batches[-1]
+        span = last - first + begin.seconds
+        return StreamView(
+            **self._shown(now),
+            title=latest.name or latest.query,
+            rows_in=self._rows,
+            rows_out=self._results,
+            rate=sum(batch.rows for batch in batches) / span if span > 0 else 0.0,
+            late=self._late,
+            batches=batches,
+        )
 
 
 Beside = Callable[[], RunReport | None]

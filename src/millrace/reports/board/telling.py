@@ -1,9 +1,7 @@
 """A task's side: it tells its figures while it works, and never waits or fails for that.
 
 A thread of its own reads what the run has counted, so the eddy's loop knows nothing of it, and a task that
-waits for answers is told of too. A task that is over within half a second has no connection at all. What the
-telling takes is measured, and where it would be more than a small share of the thread's time, it is done less
-often.
+waits for answers is told of too. A task that is over within a second has no connection at all.
 """
 
 from __future__ import annotations
@@ -24,11 +22,8 @@ from millrace.limits.messages import Figures, JoinBoard
 from millrace.limits.registration import Address
 from millrace.limits.tls import dial
 
-EVERY = 0.5
-"""Seconds from one telling to the next, at least."""
-
-SHARE = 0.004
-"""Of a task's time that telling takes at most."""
+EVERY = 1.0
+"""Seconds from one telling to the next."""
 
 _REACH_SECONDS = 5.0
 _END_SECONDS = 1.0
@@ -42,11 +37,8 @@ _unreached: dict[tuple[str, int], float] = {}
 class Telling:
     """Tells a task's figures while the body runs, and once more at its end.
 
-    Args:
-        address: Of the :class:`~millrace.reports.board.server.LiveServer`, for one run; None tells nobody.
-        task: Names the task among those of the run.
-        figures: Returns what has been done so far; called in another thread.
-        every: Seconds from one telling to the next, at least; 0 tells at once, for tests.
+    It tells the :class:`~millrace.spark.results.DriverServer` at an address, which is for one run, or nobody.
+    ``figures`` returns what has been done so far; it is called in another thread.
     """
 
     def __init__(
@@ -94,14 +86,12 @@ class Telling:
     def _tell(self, connection: ssl.SSLSocket) -> None:
         over = False
         while True:
-            before = time.thread_time()
             figures = self._read()
             if figures is not None:
                 codec.send(connection, message(figures, over=over))
             if over:
                 return
-            taken = time.thread_time() - before
-            over = self._over.wait(max(self._every, taken / SHARE))
+            over = self._over.wait(self._every)
 
     def _read(self) -> CellFigures | None:
         """Return the figures; None if they never stood still long enough to be read."""

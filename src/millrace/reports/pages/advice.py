@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from millrace.engine.figures import ModuleFigures
 from millrace.reports.run_report import RunReport
 from millrace.reports.text import count, duration, share, size
 
@@ -15,8 +14,7 @@ _NOTABLE_SECONDS = 0.5
 _NOTABLE_TUPLES = 10_000
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(NamedTuple):
     """A finding, and what helps."""
 
     finding: str
@@ -97,7 +95,8 @@ def _skewed(report: RunReport) -> Iterator[Advice]:
 
 
 def _costly(report: RunReport) -> Iterator[Advice]:
-    modules = _timed(report)
+    # What a profile spends counts at each of its predicates already.
+    modules = [one for _, one in report.modules() if one.action != "profile"]
     whole = sum(one.seconds for one in modules)
     if whole < _NOTABLE_SECONDS:
         return
@@ -146,8 +145,3 @@ _RULES: tuple[Callable[[RunReport], Iterator[Advice]], ...] = (
     _costly,
     _exploded,
 )
-
-
-def _timed(report: RunReport) -> list[ModuleFigures]:
-    """Return modules whose times add up: what a profile spends counts at each of its predicates already."""
-    return [one for _, one in report.modules() if one.action != "profile"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from heapq import nlargest
 from itertools import pairwise
 from operator import itemgetter
+from typing import NamedTuple
 
 from millrace.engine.figures import CellFigures, Change, OrderTrace, Shift
 from millrace.reports.pages.plots import COLOURS, Layer, Marker, Plot, Tick, areas
+from millrace.reports.tables import Table, table
 from millrace.reports.text import count, duration, ratio, share, short
 
 BUCKETS = 80
@@ -21,48 +22,26 @@ _LISTED = 60
 _OTHERS = "other orders"
 
 
-@dataclass(frozen=True)
-class Turn:
-    """A change of order, as told in the table.
+class Turn(NamedTuple):
+    """A change of order, as told in the table."""
 
-    Attributes:
-        number: Of its marker; 0 without one.
-        place: ``"cell 1, after 1,024 tuples"``.
-        followed: Share of the cell's tuples that came until the next change.
-        why: What numbers of the two modules had changed.
-    """
-
-    number: int
+    number: int  # of its marker; 0 without one
     place: str
     before: str
     after: str
-    followed: str
+    followed: str  # the share of the cell's tuples that came until the next change
     why: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class OrdersOverTime:
-    """The chart of one source, the same in numbers, and the changes.
-
-    Attributes:
-        whose: Whose tuples they are.
-        plot: Stacked areas; None where all went one way.
-        shares: ``(order, tuples, share)``.
-        turns: Those that matter most, in the order of time.
-        more: Further ones, that nobody has to read.
-        untold: How many there were beyond these.
-    """
+class OrdersOverTime(NamedTuple):
+    """The chart of one source, None where all went one way; the same in numbers; and the changes."""
 
     whose: str
     plot: Plot | None
-    shares: tuple[tuple[str, str, str], ...]
-    turns: tuple[Turn, ...]
-    more: tuple[Turn, ...]
-    untold: int
-
-
-_Turned = tuple[int, float, int, OrderTrace, Change, Change]
-"""Tuples that followed a change, its place in percent, its cell and trace, the order before, and itself."""
+    shares: Table
+    turns: Sequence[Turn]  # those that matter most, in the order of time
+    more: Sequence[Turn]  # further ones, that nobody has to read
+    untold: int  # how many there were beyond these
 
 
 def orders_over_time(cells: Sequence[CellFigures]) -> OrdersOverTime | None:
@@ -126,8 +105,10 @@ def _of_source(source: str, traces: Sequence[tuple[int, OrderTrace]]) -> OrdersO
             ),
         )
     )
-    shares = tuple((name, count(tuples), share(tuples / everything)) for name, tuples, _ in layers)
-    return OrdersOverTime(whose, plot, shares, tuple(t for _, t in turns), more, untold)
+    rows = [{"way": name, "tuples": tuples, "share": tuples / everything} for name, tuples, _ in layers]
+    shares = table("Orders", rows, ("way", "tuples", "share"), "share")
+    assert shares is not None
+    return OrdersOverTime(whose, plot, shares, [t for _, t in turns], more, untold)
 
 
 def _spans(trace: OrderTrace) -> Iterator[tuple[Change, int]]:
@@ -145,33 +126,25 @@ def _spread(heights: list[float], low: float, high: float, weight: float) -> Non
         heights[bucket] += max(0.0, inside) * weight
 
 
-def _turns(
-    traces: Sequence[tuple[int, OrderTrace]],
-) -> tuple[list[tuple[float, Turn]], tuple[Turn, ...], int]:
+def _turns(traces: Sequence[tuple[int, OrderTrace]]) -> tuple[list[tuple[float, Turn]], list[Turn], int]:
     """Return the changes that most tuples followed, by place; others; and how many more there are."""
     several = len({cell for cell, _ in traces}) > 1
     changes = [
-        (until - change.after, 100 * change.after / trace.tuples, cell, trace, before, change)
+        (until - change.after, change.after / trace.tuples, cell, trace, before, change)
         for cell, trace in traces
         for (before, _), (change, until) in pairwise(_spans(trace))
     ]
-    weighty = nlargest(_LISTED, changes, key=itemgetter(0))
-
-    def told(chosen: list[_Turned], first: int) -> list[tuple[float, Turn]]:
-        found = []
-        for number, each in enumerate(sorted(chosen, key=itemgetter(1)), first):
-            weight, place, cell, trace, before, change = each
+    listed = nlargest(_LISTED, changes, key=itemgetter(0))
+    found: list[tuple[float, Turn]] = []
+    for chosen in (listed[:_MARKED], listed[_MARKED:]):
+        for followed, place, cell, trace, before, change in sorted(chosen, key=itemgetter(1)):
             where = f"cell {cell}, " if several else ""
             where += f"part {trace.part + 1}, " if trace.part else ""
             where += f"after {count(change.after)} tuples"
-            why = tuple(map(_why, change.why))
-            followed = share(weight / trace.tuples)
-            turn = Turn(number if first else 0, where, before.order, change.order, followed, why)
-            found.append((place, turn))
-        return found
-
-    more = tuple(turn for _, turn in told(weighty[_MARKED:], 0))
-    return told(weighty[:_MARKED], 1), more, len(changes) - len(weighty)
+            number, why = len(found) + 1 if len(found) < _MARKED else 0, tuple(map(_why, change.why))
+            part = share(followed / trace.tuples)
+            found.append((100 * place, Turn(number, where, before.order, change.order, part, why)))
+    return found[:_MARKED], [turn for _, turn in found[_MARKED:]], len(changes) - len(listed)
 
 
 def _why(shift: Shift) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from html import escape
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millrace.errors import require
+from millrace.errors import MissingExtra, require
 from millrace.reports.pages import advice, orders, saved
 from millrace.reports.pages.files import GENERATOR
 from millrace.reports.pages.plots import COLOURS
 from millrace.reports.run_report import RunReport
-from millrace.reports.views import Table, block_tables, budgets_table, lookups_table, tiles
+from millrace.reports.tables import WORDS, Table
+from millrace.reports.views import block_tables, budgets_table, lookups_table, tiles
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -26,11 +27,12 @@ _MOST_BLOCKS = (12, 4, 1, 0)
 _LONGEST = 400
 """Letters of a name or sentence that are shown."""
 
+_LONGEST_QUERY = 4000
+_LONGEST_TITLE = 70
 _MOST_REASONS = 60
 
 
-@dataclass(frozen=True)
-class BlockView:
+class BlockView(NamedTuple):
     """What a page shows of one block."""
 
     name: str
@@ -41,7 +43,7 @@ class BlockView:
 def page(report: RunReport) -> str:
     """Return the whole page."""
     beside = {"generator": GENERATOR, "version": _version()}
-    view, html = _view(report), ""
+    view, html = view_of(report), ""
     for most in _MOST_BLOCKS:
         view |= {"blocks": view["blocks"][:most], "more_blocks": max(0, len(report.blocks) - most)}
         html = environment().get_template("report.html").render(view, **beside)
@@ -50,14 +52,12 @@ def page(report: RunReport) -> str:
     return html
 
 
-def fragment(report: RunReport) -> str:
-    """Return what notebooks show: the sentence, warnings, orders and modules."""
-    return environment().get_template("fragment.html").render(_view(report))
-
-
-def style() -> str:
-    """Return the style sheet, for other pages that look the same: it holds within the class ``millrace``."""
-    return environment().get_template("report.css").render()
+def part(template: str, view: dict[str, Any], shown: object) -> str:
+    """Return what notebooks show: plain text where nothing is installed that draws pages."""
+    try:
+        return environment().get_template(template).render(view)
+    except MissingExtra:
+        return f"<pre>{escape(str(shown))}</pre>"
 
 
 @lru_cache(1)
@@ -75,7 +75,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals["colours"] = range(COLOURS)
+    made.globals |= {"colours": range(COLOURS), "words": WORDS}
     return made
 
 
@@ -93,16 +93,22 @@ def _version() -> str:
         return ""
 
 
-def _view(report: RunReport) -> dict[str, Any]:
+def view_of(report: RunReport) -> dict[str, Any]:
+    """Return what a page shows of a report, for templates."""
+    planned = report.planned
+    query = planned.query[:_LONGEST_QUERY]
     return {
+        "query": [query[i : i + _LONGEST] for i in range(0, len(query), _LONGEST)],
+        "title": " ".join(planned.query.split())[:_LONGEST_TITLE],
+        "made": planned.made.replace("T", " "),
         "sentences": saved.headline(report),
         "advice": advice.advice(report),
         "tiles": list(tiles(report.totals)),
         "blocks": [block_view(report, name) for name in list(report.blocks)[: _MOST_BLOCKS[0]]],
         "lookups": lookups_table(report),
         "budgets": budgets_table(report),
-        "left": report.planned.left_to_spark[:_MOST_REASONS],
-        "settings": sorted((name, str(value)) for name, value in report.planned.settings.items()),
+        "left": planned.left_to_spark[:_MOST_REASONS],
+        "settings": sorted((name, str(value)) for name, value in planned.settings.items()),
     }
 
 

@@ -6,69 +6,47 @@ So a chart is as wide as its reader's window, and its letters are not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from millrace.reports.text import short
 
 SIDE = 1000
 COLOURS = 8
 """Colours that the style sheet has; the last is for all the rest."""
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(NamedTuple):
     """A number at an axis, ``place`` percent from its beginning."""
 
     place: float
     text: str
 
 
-@dataclass(frozen=True)
-class Layer:
-    """One area or line.
-
-    Attributes:
-        colour: Its number.
-        value: What stands beside its name in the legend.
-    """
+class Layer(NamedTuple):
+    """An area or line; its value stands beside its name in the legend."""
 
     name: str
     colour: int
     path: str
-    value: str = ""
+    value: str
 
 
-@dataclass(frozen=True)
-class Marker:
-    """A place on the horizontal axis that is told about below.
-
-    Attributes:
-        place: In percent.
-        number: Of the row that tells.
-        text: What happened.
-    """
+class Marker(NamedTuple):
+    """A place on the horizontal axis, in percent, and the number of the row below that tells about it."""
 
     place: float
     number: int
     text: str
 
 
-@dataclass(frozen=True)
-class Plot:
-    """A chart.
-
-    Attributes:
-        about: What it shows, for those who do not see it: ranges and extremes.
-        kind: ``"areas"`` or ``"lines"``.
-        layers: From the bottom up.
-        y_ticks: From the bottom up.
-        x_ticks: From left to right.
-        markers: Above it.
-    """
+class Plot(NamedTuple):
+    """A chart of ``"areas"`` or ``"lines"``; ``about`` tells those who do not see it ranges and extremes."""
 
     title: str
     about: str
     kind: str
-    layers: tuple[Layer, ...]
+    layers: tuple[Layer, ...]  # from the bottom up
     y_ticks: tuple[Tick, ...]
     x_ticks: tuple[Tick, ...]
     x_label: str
@@ -91,40 +69,45 @@ def areas(heights: Sequence[Sequence[float]]) -> list[str]:
 
 
 def _steps(values: Sequence[float], first: str, *, back: bool = False) -> str:
+    """Return the path of a level for each value; of levels that are alike, the ends."""
     edges = [round(SIDE * i / len(values)) for i in range(len(values) + 1)]
-    points: list[tuple[int, int]] = []
-    for number, value in enumerate(values):
-        y = round(SIDE * (1 - min(1.0, value)))
-        points += [(edges[number], y), (edges[number + 1], y)]
-    kept = [p for i, p in enumerate(points) if not 0 < i < len(points) - 1 or not _level(points, i)]
-    if back:
-        kept.reverse()
-    return first + "L".join(f"{x} {y}" for x, y in kept)
+    levels = [round(SIDE * (1 - min(1.0, value))) for value in values]
+    points = [point for n, y in enumerate(levels) for point in ((edges[n], y), (edges[n + 1], y))]
+    kept = [
+        point
+        for before, point, after in zip([None, *points], points, [*points[1:], None], strict=False)
+        if before is None or after is None or not before[1] == point[1] == after[1]
+    ]
+    return first + "L".join(f"{x} {y}" for x, y in (reversed(kept) if back else kept))
 
 
-def _level(points: Sequence[tuple[int, int]], i: int) -> bool:
-    return points[i - 1][1] == points[i][1] == points[i + 1][1]
+def lines(title: str, series: Mapping[str, Sequence[float]], x_ticks: tuple[Tick, ...], x_label: str) -> Plot:
+    """Return a chart of lines that begin at 0, each with its latest value."""
+    height, ticks = _linear(max(max(values) for values in series.values()))
+    return Plot(
+        title,
+        "; ".join(f"{name} {short(min(v))} to {short(max(v))}" for name, v in series.items()),
+        "lines",
+        tuple(
+            Layer(name, n, _line(values, height), short(values[-1]))
+            for n, (name, values) in enumerate(series.items())
+        ),
+        tuple(Tick(100 * height(value), short(value)) for value in ticks),
+        x_ticks,
+        x_label,
+    )
 
 
-def line(values: Sequence[float | None], scale: Callable[[float], float]) -> str:
-    """Return the path of a line through the middles of buckets; it is broken where there is no value.
-
-    The scale returns how high a value is, from 0 to 1.
-    """
-    path, pen = [], "M"
-    for number, value in enumerate(values):
-        if value is None:
-            pen = "M"
-            continue
-        x = round(SIDE * (number + 0.5) / len(values))
-        y = round(SIDE * (1 - min(1.0, max(0.0, scale(value)))))
-        alone = pen == "M" and (number + 1 == len(values) or values[number + 1] is None)
-        path.append(f"{pen}{x} {y}" + ("h4" if alone else ""))
-        pen = "L"
-    return "".join(path)
+def _line(values: Sequence[float], scale: Callable[[float], float]) -> str:
+    """Return the path of a line through the middles of buckets; the scale says how high a value is, to 1."""
+    points = (
+        f"{round(SIDE * (n + 0.5) / len(values))} {round(SIDE * (1 - scale(value)))}"
+        for n, value in enumerate(values)
+    )
+    return "M" + "L".join(points)
 
 
-def linear(high: float) -> tuple[Callable[[float], float], list[float]]:
+def _linear(high: float) -> tuple[Callable[[float], float], list[float]]:
     """Return a scale from 0 to a round number above ``high``, and its ticks."""
     step = _nice(high / 4) if high > 0 else 0.25
     top = step * math.ceil(high / step - 1e-9) if high > 0 else 1.0

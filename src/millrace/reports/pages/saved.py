@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from millrace.engine.figures import ModuleFigures
 from millrace.reports.run_report import RunReport
-from millrace.reports.text import count, duration, share
+from millrace.reports.text import count, duration, number, share
 
 
-@dataclass(frozen=True)
-class Calls:
-    """Calls of users' predicates in filters, beside those that Spark makes.
+class Calls(NamedTuple):
+    """Calls of users' predicates in filters, beside those that Spark makes."""
 
-    Attributes:
-        predicates: How many of them were called.
-        made: Rows that they were called for.
-        all: Rows that Spark calls them for: every one of them for every row.
-        seconds: What the difference would have taken, at what a call of each took.
-    """
-
-    predicates: int
-    made: int
-    all: int
-    seconds: float
+    predicates: int  # how many of them were called
+    made: int  # rows that they were called for
+    all: int  # rows that Spark calls them for: every one of them for every row
+    seconds: float  # what the difference would have taken, at what a call of each took
 
 
 def calls_of(report: RunReport) -> Calls | None:
@@ -59,7 +51,11 @@ def headline(report: RunReport) -> list[str]:
 
 
 def _parts(report: RunReport) -> Iterator[str]:
-    sums = report.totals
+    sums, ran = report.totals, [one for _, one in report.modules()]
+
+    def of(action: str) -> list[ModuleFigures]:
+        return [one for one in ran if one.action == action]
+
     calls = calls_of(report)
     if calls is not None:
         several = "predicates were" if calls.predicates > 1 else "predicate was"
@@ -71,25 +67,24 @@ def _parts(report: RunReport) -> Iterator[str]:
                 f"{duration(max(0.0, calls.seconds))} of work saved"
             )
         yield text
-    dropped = sum(m.tuples_in - m.tuples_out for m in _of(report, "transfer"))
-    if dropped > 0:
-        scans = _of(report, "scan")
-        arrived = sum(m.tuples_in for m in scans)
-        # What is exchanged arrives twice, and several times where it is copied.
-        known = not any(m.name.startswith("Cut(") for m in scans)
-        part = f" of {count(arrived)} ({share(dropped / arrived)})" if known and dropped <= arrived else ""
-        yield f"{count(dropped)}{part} tuples had no match elsewhere and were dropped before they met a join"
-    groups = _of(report, "prune")
-    if groups:
-        seen, read = sum(m.tuples_in for m in groups), sum(m.tuples_out for m in groups)
-        yield f"{count(seen - read)} of {count(seen)} row groups were not read: no key of theirs has a match"
-    joined = any(_of(report, "probe")) or any(_of(report, "join"))
-    if joined:
+    if of("probe") or of("join"):
         between = f"by way of {count(sums.intermediate_tuples)}" if sums.intermediate_tuples else "without"
         yield (
             f"the joins made {count(sums.output_tuples)} results {between} intermediate tuples, in "
             f"{duration(sums.worker_seconds)} of work"
         )
+    dropped = sum(m.tuples_in - m.tuples_out for m in of("transfer"))
+    if dropped > 0:
+        scans = of("scan")
+        arrived = sum(m.tuples_in for m in scans)
+        # What is exchanged arrives twice, and several times where it is copied.
+        known = not any(m.name.startswith("Cut(") for m in scans)
+        part = f" of {count(arrived)} ({share(dropped / arrived)})" if known and dropped <= arrived else ""
+        yield f"{count(dropped)}{part} tuples had no match elsewhere and were dropped before they met a join"
+    groups = of("prune")
+    if groups:
+        seen, read = sum(m.tuples_in for m in groups), sum(m.tuples_out for m in groups)
+        yield f"{count(seen - read)} of {count(seen)} row groups were not read: no key of theirs has a match"
     keys = sum(each.keys for each in report.lookups)
     if keys:
         requests = sum(each.requests for each in report.lookups)
@@ -98,9 +93,5 @@ def _parts(report: RunReport) -> Iterator[str]:
         yield f"{count(keys)} distinct keys were looked up with {count(requests)} requests{kept}"
     for spent in report.budgets:
         if spent.max_cost is not None:
-            cost = f"{spent.cost:,.6g} of {spent.max_cost:,.6g}"
+            cost = f"{number(spent.cost)} of {number(spent.max_cost)}"
             yield f"{spent.name} has cost {cost}, for {count(spent.requests)} requests"
-
-
-def _of(report: RunReport, action: str) -> list[ModuleFigures]:
-    return [one for _, one in report.modules() if one.action == action]
