@@ -23,12 +23,12 @@ from pyspark.sql import DataFrame, SparkSession, functions as sf
 from millrace.api.optimize import better, why_passing
 from millrace.api.query import Query
 from millrace.api.session import Session
-from millrace.errors import MillraceError
+from millrace.errors import InputError, MillraceError
 from millrace.options import Options
 from millrace.spark import frames
 from millrace.spark.patches import ACTIONS, replace, restore
 from millrace.spark.session import alive, internal_query, is_internal_query, session_of
-from millrace.sql.plan import BlockPlan
+from millrace.sql.plan import Plan
 from millrace.sql.session.errors import contain
 from millrace.sql.session.functions import Predicates
 
@@ -50,7 +50,7 @@ class Enabled(AbstractContextManager["Enabled"]):
     def __init__(self, spark: SparkSession, options: Options, predicates: Predicates | None) -> None:
         self.spark = spark
         self.options = options
-        self._own = Session(spark, predicates=predicates, options=options)
+        self._own = _Own(spark, predicates=predicates, options=options)
 
     def disable(self) -> None:
         """Give the session back its own methods if nobody else has it enabled; once is enough."""
@@ -126,6 +126,8 @@ def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., 
             if judged is None and (query.taken or query.filters):
                 return query.df
             why = judged or "; ".join(query.reasons)
+        except _Left as left:
+            why = judged = str(left)
         except (MillraceError, PySparkException):
             explain = functools.partial(plain, f"EXPLAIN {sqlQuery}", args)
             frames.refuse_statement(spark, sqlQuery, lambda: str(explain().collect()[0][0]))
@@ -139,12 +141,25 @@ def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., 
     return sql
 
 
+class _Left(InputError):
+    """Says why a text is Spark's."""
+
+
+class _Own(Session):
+    """Plans the texts of an enabled session."""
+
+    def _judge(self, plan: Plan) -> None:
+        parts = [] if self._options.take_all else [*plan.whole()]
+        if any(part.filters for part in parts):  # only Millrace knows the functions that it calls
+            return
+        if any(block.times is not None for part in parts for block in part.blocks):
+            raise _Left("what is done with a join of streams may need its watermark (option take_all)")
+
+
 def _why_left(query: Query) -> str | None:
     """Return why a text is Spark's although Millrace has a part in it; None where it is not."""
     if query.filters:  # only Millrace knows the functions that it calls
         return None
-    if any(isinstance(block, BlockPlan) and block.times is not None for block in query.blocks):
-        return "what is done with a join of streams may need its watermark (option take_all)"
     return None if query.df.isStreaming else why_passing(query.blocks)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from millrace.api.hub import Hub
     from millrace.lookups.source import Source
     from millrace.spark.predicates import Predicate
+    from millrace.sql.plan import Plan
     from millrace.streams.hub.delivery import Sink
 
 
@@ -109,13 +110,18 @@ class Session:
         text, own = formatted(query, values, self._spark)
         merged = _merged(self._tables, {**(tables or {}), **own})
         named = self._predicates | by_name(predicates)
-        plan = partial(prepare, spark=self._spark, tables=merged, options=settings, args=args)
+        plan = partial(
+            prepare, spark=self._spark, tables=merged, options=settings, args=args, judge=self._judge
+        )
         made = plan(text, predicates=named)
         if named:
             # A query is what was planned; this is how to plan another like it.
             run = partial(estimate_predicates, text, named, lambda rest: plan(rest, predicates={}).df)
             object.__setattr__(made, "_estimating", run)
         return made
+
+    def _judge(self, plan: Plan) -> None:
+        """Raise for a plan that Spark is to run."""
 
     def where(
         self,
@@ -375,6 +381,7 @@ def prepare(
     options: Options,
     predicates: Mapping[str, Predicate],
     args: Args | None,
+    judge: Callable[[Plan], None],
 ) -> Query:
     """Return a query, ready to run; errors come without the frames and the log records of planning."""
     try:
@@ -387,7 +394,7 @@ def prepare(
                 called = {name for _, name in statement.functions}
                 predicates = {name: each for name, each in predicates.items() if name in called}
             session = alive(session_of(spark, tables))
-            with closing(Planner(session, options, tables, predicates, values)) as planner:
+            with closing(Planner(session, options, tables, predicates, values, judge)) as planner:
                 own = plan_cache.find(key, planner.catalog)
                 if own is not None:
                     prepared = own.prepared

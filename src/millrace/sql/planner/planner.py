@@ -79,7 +79,8 @@ class Planner:
     """Prepares a query, and the queries for the keys of its lookup tables. To be closed.
 
     ``predicates`` are by lower-case name, and become functions of the session; PredicateError is raised for
-    one that cannot be sent to the tasks. ``args`` are the query's parameters by name.
+    one that cannot be sent to the tasks. ``args`` are the query's parameters by name. ``judge`` raises for a
+    plan that Spark is to run: before it is built, which reads tables.
     """
 
     def __init__(
@@ -89,8 +90,9 @@ class Planner:
         tables: Tables,
         predicates: Mapping[str, Predicate],
         args: Mapping[str, Any],
+        judge: Callable[[Plan], None] = lambda _: None,
     ) -> None:
-        self._predicates = predicates
+        self._predicates, self._judge = predicates, judge
         self.frames = Frames(spark, args)
         self._settings = Settings(spark, options)
         self.catalog = Catalog(self.frames, tables, self._settings)
@@ -174,6 +176,8 @@ class Planner:
             return self._leave_as_written(original, [str(error)])
         if not plan.blocks and not plan.filters and not plan.parts:
             return self._leave_as_written(original, list(plan.reasons))
+        if not self._find_called(statement):  # only Millrace knows the functions that it calls
+            self._judge(plan)
         if self.catalog.may_mix(plan):
             self.catalog.leave_views()
             raise _GivenUp
