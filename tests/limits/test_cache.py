@@ -245,10 +245,11 @@ async def test_a_file_is_read_from_end_to_end_once_a_process(tmp_path, calendar)
     (tmp_path / "new").replace(cache)
     with pytest.raises(InputError, match="damaged"):
         check_cache(cache)
-    damage(tmp_path / "a_price.sqlite")  # a name tells nothing of the definition, which has secrets in it
-    check_cache(tmp_path)  # says nothing of the files in it
-    with pytest.raises(InputError, match=r"a_price\.sqlite.*damaged"):
-        check_cache(tmp_path, "a/price")
+    check_cache(tmp_path)
+    damage(tmp_path / "new")
+    (tmp_path / "new").replace(tmp_path / "answers.sqlite")
+    with pytest.raises(InputError, match=r"answers\.sqlite.*damaged"):
+        check_cache(tmp_path)
 
 
 def damage(path: Path) -> None:

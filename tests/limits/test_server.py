@@ -86,8 +86,8 @@ HELLO = codec.frame(Join("no token", "run/0/0"))
         (frame("[" * 4000), "Refusal"),
         (HELLO, "wrong token"),
         (codec.frame(Join("no token", "n" * 5000)), "expected at most 4096"),
-        (HELLO.replace(b"Join 1", b"Join 9"), "version '9' of the messages, and this is version '1'"),
-        (HELLO.replace(b"Join 1", b"Some 9"), "version '9' of the messages, and this is version '1'"),
+        (HELLO.replace(b"Join 2", b"Join 9"), "version '9' of the messages, and this is version '2'"),
+        (HELLO.replace(b"Join 2", b"Some 9"), "version '9' of the messages, and this is version '2'"),
         (codec.frame(Bye()), "did not introduce itself"),
     ],
 )

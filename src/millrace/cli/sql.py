@@ -135,6 +135,8 @@ def check(request: Request) -> None:
         require("report", "--page", "jinja2")
     console.check(request.json)
     console.check(request.trace)
+    if request.trace == console.STDOUT:
+        raise InputError("--trace is -, where the result goes: expected a file's name")
 
 
 def run(request: Request, spark: SparkSession, stdout: Console, stderr: Console) -> None:

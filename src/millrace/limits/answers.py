@@ -207,8 +207,8 @@ class Rows:
             "SELECT id FROM chunk WHERE expires <= ? OR NOT EXISTS "
             "(SELECT 1 FROM entry WHERE entry.chunk = chunk.id) LIMIT ?"
         )
-        while numbers := self.base.execute(query, (self._now, _PRUNED_AT_ONCE)).fetchall():
-            remove_chunks(self.base, numbers)
+        while remove_chunks(self.base, query, (self._now, _PRUNED_AT_ONCE)) is not None:
+            pass
 
 
 class Answers:
@@ -242,7 +242,7 @@ class Answers:
     def open_file(self) -> None:
         """Open the file of the registration; raises InputError if it cannot be used."""
         assert self._registration.cache is not None
-        self._path = file_of(self._registration.cache, self._registration.name)
+        self._path = file_of(self._registration.cache)
         with explained(self._path):
             make_folder(self._path.parent)
             self._file = Rows(opened(self._path), self._registration, self._time())

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from millrace.errors import InputError
 
@@ -45,7 +46,6 @@ _PATIENCE = 30.0
 """Seconds for which a writer waits for others."""
 
 _LEAST_FREE = 1 << 24
-_NAME_CHARACTERS = 40
 
 _whole: set[tuple[int, int]] = set()
 """Files that this process has read from end to end and found undamaged: device and number of each."""
@@ -74,28 +74,25 @@ def transaction(base: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[No
         raise
 
 
-def remove_chunks(base: sqlite3.Connection, numbers: Sequence[tuple[int]]) -> int:
-    """Remove chunks with their entries; returns how many entries they had."""
+def remove_chunks(base: sqlite3.Connection, query: str, values: Sequence[Any]) -> int | None:
+    """Remove the chunks whose ids a query finds, with their entries; None where it finds none.
+
+    Returns how many entries they had. Ids are given again, so nobody else may write in between.
+    """
     with transaction(base):
+        numbers = base.execute(query, values).fetchall()
         removed = base.executemany("DELETE FROM entry WHERE chunk = ?", numbers).rowcount
         base.executemany("DELETE FROM chunk WHERE id = ?", numbers)
-    return removed
+    return removed if numbers else None
 
 
-def file_of(cache: Path, name: str) -> Path:
-    """Return the file for a lookup in a cache: itself, or in a folder the one of the lookup's name."""
-    if cache.suffix == SUFFIX:
-        return cache
-    plain = "".join(each if each.isalnum() or each in "-_" else "_" for each in name)
-    return cache / f"{plain[:_NAME_CHARACTERS]}{SUFFIX}"
+def file_of(cache: Path) -> Path:
+    """Return the file of a cache: itself, or the one that is made in a folder."""
+    return cache if cache.suffix == SUFFIX else cache / f"answers{SUFFIX}"
 
 
-def check_cache(cache: Path, name: str = "") -> None:
-    """Find out before a job whether a cache can be used; makes its folder.
-
-    Args:
-        cache: A folder, or a file that ends in ``.sqlite``.
-        name: Of the lookup, for a folder; without one the files in it are not looked at.
+def check_cache(cache: Path) -> None:
+    """Find out before a job whether a cache, a folder or a file, can be used; makes what is not there.
 
     Raises:
         InputError: It cannot be made, read or written, or is damaged, or another program's; says what to do.
@@ -115,12 +112,11 @@ def check_cache(cache: Path, name: str = "") -> None:
         free = shutil.disk_usage(folder).free
         if free < _LEAST_FREE:
             raise OSError(f"only {free} bytes are free on its disk")
-    if cache.suffix == SUFFIX or name:
-        path = file_of(cache, name)
-        with explained(path), closing(opened(path)) as base:
-            _check_whole(base, path)
-            with transaction(base):
-                base.execute(f"PRAGMA user_version = {_VERSION}")
+    path = file_of(cache)
+    with explained(path), closing(opened(path)) as base:
+        _check_whole(base, path)
+        with transaction(base):
+            base.execute(f"PRAGMA user_version = {_VERSION}")
 
 
 def _check_whole(base: sqlite3.Connection, path: Path) -> None:
@@ -146,7 +142,7 @@ def opened(path: Path, patience: float = _PATIENCE) -> sqlite3.Connection:
     base = connect(str(path), patience)
     try:
         made = _check_own(base, path)
-        _share(base)
+        _share(base, patience)
         if not made:
             with transaction(base):
                 if not _check_own(base, path):  # another process may have made it meanwhile
@@ -166,9 +162,9 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def _share(base: sqlite3.Connection) -> None:
+def _share(base: sqlite3.Connection, patience: float) -> None:
     """Let several processes use a file at once."""
-    mode = _patiently(lambda: base.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+    mode = _patiently(lambda: base.execute("PRAGMA journal_mode = WAL").fetchone()[0], patience)
     if mode != "wal":
         raise sqlite3.OperationalError("its file system does not share memory between processes")
     base.execute("PRAGMA synchronous = NORMAL")
@@ -194,9 +190,9 @@ def _check_own(base: sqlite3.Connection, path: Path) -> bool:
     return False
 
 
-def _patiently(action: Callable[[], str]) -> str:
+def _patiently(action: Callable[[], str], patience: float) -> str:
     """Repeat what SQLite refuses without waiting while another process holds the file."""
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + patience
     while True:
         try:
             return action()

@@ -111,7 +111,7 @@ class Coordinator(Server):
         groups: dict[str, dict[Settings, None]] = {}
         for each in lookups:
             if each.cache is not None:
-                check_cache(each.cache, each.name)
+                check_cache(each.cache)
             if each.group is not None:
                 groups.setdefault(each.group, {})[each.settings] = None
 

@@ -156,17 +156,20 @@ def pruned(chosen: Sequence[Kept], before: float | None, now: float | None = Non
     Raises:
         InputError: A file cannot be read or written, or is no cache.
     """
-    removed = 0
+    count = 0
     times = wall_time() if now is None else now, float("-inf") if before is None else before
     for file in dict.fromkeys(each.file for each in chosen):
         with _open(file) as base:
             for each in (each for each in chosen if each.file == file):
                 limits = (*times, each.name, each.definition)
-                while numbers := base.execute(_OLD, limits).fetchall():
-                    removed += remove_chunks(base, numbers)
+                while (removed := remove_chunks(base, _OLD, limits)) is not None:
+                    count += removed
+            base.execute("PRAGMA busy_timeout = 0")
             with suppress(sqlite3.OperationalError):  # a job uses it: the room is used by its next answers
-                base.execute("VACUUM")
-    return removed
+                # It copies the whole file, for which a job must not wait: in this mode nobody else has it.
+                if base.execute("PRAGMA journal_mode = DELETE").fetchone()[0] == "delete":
+                    base.execute("VACUUM")
+    return count
 
 
 @contextmanager

@@ -226,7 +226,7 @@ def _key(session: str, registration: Registration) -> _Key:
     if cache is None or not stream:
         return None, f"{run}/{number}", registration.budget
     name = f"{stream}/{registration.name}/{number}/{registration.fingerprint}"
-    return file_of(cache, registration.name), name, registration.budget
+    return file_of(cache), name, registration.budget
 
 
 def _lookup(session: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from millrace.limits.chunk import KEY_BYTES, Chunk, Claimed, Failure, cut, encod
 MOST = 1 << 40
 """Larger numbers are no counts of anything."""
 
-VERSION = 1
+VERSION = 2
 """Of all that is said here, and of what travels as JSON; to be raised with every change."""
 
 LONGEST_PAUSE = 86_400.0

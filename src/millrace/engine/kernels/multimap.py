@@ -32,7 +32,7 @@ _AHEAD = 256
 """Slots that are looked up before they are needed, so that cache misses overlap."""
 
 _DENSE_SPREAD = 16
-"""Range of the codes over their number up to which addressing is dense: up to 72 bytes a row, and no hash."""
+"""Range of codes over their number up to which addressing is dense: no hash, and up to 80 bytes a row."""
 
 _DENSE_ALWAYS = 1 << 16
 _TRUSTED = 4
@@ -333,12 +333,12 @@ class Multimap:
                 codes, heads = base + taken, heads[taken]
             _move(codes, heads, self._codes, self._heads, self._shift)
             return
-        # Room on both sides, or every new extreme of randomly ordered codes would move it; half as much again
-        # where they go on, as ascending ones do.
+        # Room on both sides, or every new extreme of randomly ordered codes would move it; as much on the
+        # side where they go on, as ascending ones do.
         start, end = self._low - spread // 8, self._high + 1 + spread // 8
         if base is not None:
-            start = base if self._low >= base else self._low - spread // 2
-            end = base + len(heads) if self._high < base + len(heads) else self._high + 1 + spread // 2
+            start = base if self._low >= base else self._low - spread // 4
+            end = base + len(heads) if self._high < base + len(heads) else self._high + 1 + spread // 4
         start = max(start, _LEAST)
         self._base, self._codes, self._heads = start, _NO_CODES, np.full(end - start, _END, np.int32)
         if base is None:

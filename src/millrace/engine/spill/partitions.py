@@ -374,10 +374,11 @@ class Partitioner:
 
     def _put_away(self, number: int) -> None:
         """Move a partition, which is not to be in memory any more, to files."""
-        for place, chunks in self._held().items():
+        for place in [*self._held()]:
             if place[1] == number or not self._resident:
+                size = total(self._places[place]).bytes
                 self._store(place)
-                self._context.budget.wait(-total(chunks).bytes)
+                self._context.budget.wait(-size)
 
     def _fetch(self, number: int) -> None:
         """Read a partition back from its files."""

@@ -31,6 +31,7 @@ from millrace.engine.spill.folder import SpillFolder, Tally
 from millrace.engine.spill.guard import BudgetMonitor, OverBudget, Remainder
 from millrace.engine.spill.partitions import store
 from millrace.engine.stairs.choice import settle_architecture
+from millrace.engine.start_up import work_time
 from millrace.engine.tuples import BATCH_BYTES
 from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import OptionError
@@ -363,12 +364,12 @@ class SpillingEddy:
     ) -> Iterator[Any]:
         """Yield the results of an eddy, which may have to be given up, and book it."""
         output = run.context.output
-        began, counted = self._clock.now(), output.counted
+        began, counted = work_time(self._clock), output.counted
         with suppress(OverBudget):
             yield from chain.from_iterable(results)
         if output is not self._output:
             yield from output.finish()
-        seconds, found = self._clock.now() - began, output.counted - counted
+        seconds, found = work_time(self._clock) - began, output.counted - counted
         tally.joined(replace(run.figures(), seconds=seconds, output_tuples=found), from_disk=from_disk)
 
     def _scheduled(self, spec: JoinSpec, streamed: int | None, *, online: bool) -> Schedule:

@@ -1,7 +1,7 @@
 """A task's side: it tells its figures while it works, and never waits or fails for that.
 
 A thread of its own reads what the run has counted, so the eddy's loop knows nothing of it, and a task that
-waits for answers is told of too. A task that is over within a second has no connection at all.
+waits for answers is told of too. A task that is over within half a second has no connection at all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millrace.limits.messages import Figures, JoinBoard
 from millrace.limits.registration import Address
 from millrace.limits.tls import dial
 
-EVERY = 1.0
+EVERY = 0.5
 """Seconds from one telling to the next."""
 
 _REACH_SECONDS = 5.0

@@ -176,11 +176,11 @@ class Planner:
             return self._leave_as_written(original, [str(error)])
         if not plan.blocks and not plan.filters and not plan.parts:
             return self._leave_as_written(original, list(plan.reasons))
-        if not self._find_called(statement):  # only Millrace knows the functions that it calls
-            self._judge(plan)
         if self.catalog.may_mix(plan):
             self.catalog.leave_views()
             raise _GivenUp
+        if not self._find_called(statement):  # only Millrace knows the functions that it calls
+            self._judge(plan)
         try:
             built = self._build(plan, original.schema)
             return replace(built, filters=(*built.filters, *self._find_called(statement)))
