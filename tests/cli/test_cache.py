@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pyarrow as pa
 import pytest
 
-from millrace.limits.cache import wall_time
+from millrace.limits import kept
+from millrace.limits.cache import opened, transaction, wall_time
 from millrace.limits.chunk import Chunk
 from millrace.limits.client import Client
 from millrace.limits.clock import VirtualClock
@@ -78,7 +79,7 @@ def test_what_is_kept_is_listed_and_shown(run, cache):
 
 
 def test_predicates_answers_are_shown_too(run, tmp_path):
-    """In a folder each definition has a file of its own."""
+    """In a folder, too."""
 
     async def even(x):
         return x % 2 == 0
@@ -103,6 +104,39 @@ def test_only_what_is_said_is_removed(run, cache):
     told = run("cache", "prune", str(cache), "--older-than", "15 days", "-y", "--json", "-").stdout
     assert json.loads(told) == {"removed": 3}
     assert listed(run, cache)["names"]["keys"] == 0 and cache.stat().st_size <= size
+
+
+def test_a_file_that_a_job_uses_is_not_copied(run, cache):
+    """The job would wait for that; what is removed is room for its next answers."""
+
+    def version() -> int:  # a copy has another
+        return job.execute("PRAGMA schema_version").fetchone()[0]
+
+    with closing(opened(cache)) as job:
+        before = version()
+        assert "removed the answers of 2 keys" in run("cache", "prune", str(cache), "-y").stdout
+        assert version() == before
+    run("cache", "prune", str(cache), "-y")
+    with closing(opened(cache)) as job:
+        assert version() > before
+
+
+def test_answers_that_come_while_others_are_removed_stay(cache, monkeypatch):
+    """Numbers of chunks that are gone are given again."""
+    found = kept.of_name(kept.listed(cache), "prices")
+
+    @contextmanager
+    def late(*arguments):
+        monkeypatch.undo()
+        with closing(opened(cache)) as job:
+            job.executescript("DELETE FROM entry; DELETE FROM chunk")
+        keep(cache, "prices", [30], 0)
+        with transaction(*arguments):
+            yield
+
+    monkeypatch.setattr("millrace.limits.cache.transaction", late)
+    assert kept.pruned(found, wall_time() - DAY) == 0
+    assert {each.name: each.keys for each in kept.listed(cache)} == {"names": 0, "prices": 1}
 
 
 def test_a_name_is_not_the_beginning_of_another(run, tmp_path):
