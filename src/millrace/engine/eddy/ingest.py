@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from millrace.engine.eddy.operator import Kind, Operator, Step, Visit
 from millrace.engine.eddy.output import Output
-from millrace.engine.eddy.run_statistics import anywhere
+from millrace.engine.eddy.run_statistics import believe
 from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.figures import ModuleFigures
 from millrace.engine.operators.content import Divide
@@ -70,6 +70,7 @@ class Transfer(Operator):
         self._account = statistics.get(self)
         self._began = 0
         self._rests = 0
+        self._told = 0
 
     def pays(self, tuples: int) -> bool:
         """Tell whether so many tuples, which have just arrived, should meet the filter."""
@@ -95,15 +96,14 @@ class Transfer(Operator):
         left = work if len(met) == work.size else work.take(met)
         return Step((left,), left.size)
 
-    def tell(self, left: TupleBatch, joins: Iterable[Operator], accounts: Statistics) -> None:
+    def tell(
+        self, left: TupleBatch, joins: Callable[[Signature], Iterable[Operator]], accounts: Statistics
+    ) -> None:
         """Believe, of a join with a key, that each tuple that is left finds one match: none need try it."""
-        if not self._stem.is_key(left.signature):
-            return
-        for operator in joins:
-            if operator.kind is Kind.PROBE and operator.target == self._stem.number:
-                key = anywhere(left.signature, operator)
-                if accounts.get(key).tuples_in < KNOWN:
-                    accounts.update(key, left.size, left.size, 0.0)
+        signature, size = left.signature, left.size
+        if self._told < KNOWN and self._stem.is_key(signature):
+            self._told += size
+            believe(accounts, signature, joins(signature), self._stem.number, size, size)
 
 
 class Transfers:
@@ -156,7 +156,7 @@ class Transfers:
             (batch,) = self._visit(transfer, batch).batches
         if relation == self._unbuilt and batch.size:
             for transfer in asked:
-                transfer.tell(batch, self._joins(batch.signature), self._accounts)
+                transfer.tell(batch, self._joins, self._accounts)
         return batch
 
 

@@ -6,7 +6,7 @@ Among it which orders tuples took and when that changed, and what modules had do
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from operator import itemgetter
 
 from millrace.engine.eddy.operator import JOINS, MODULES, Kind, Operator
@@ -157,6 +157,20 @@ class RunStatistics:
 def anywhere(signature: Signature, operator: Operator) -> Hashable:
     """Return the key of a join's account for all signatures whose tuples find alike there."""
     return "anywhere", operator, operator.asking(signature)
+
+
+def believe(
+    accounts: Statistics,
+    signature: Signature,
+    joins: Iterable[Operator],
+    relation: int,
+    tuples: int,
+    matches: int,
+) -> None:
+    """Book at joins with a relation, for all signatures that find alike, what is known without a probe."""
+    for operator in joins:
+        if operator.kind is Kind.PROBE and operator.target == relation:
+            accounts.update(anywhere(signature, operator), tuples, matches, 0.0)
 
 
 def _walked(path: tuple[str, ...], count: int) -> Iterator[tuple[tuple[str, ...], int]]:

@@ -25,7 +25,7 @@ import pyarrow.types as pt
 
 from millrace.engine.arrays import Array, scalar, to_numpy
 from millrace.engine.eddy.operator import Kind, Operator, Step
-from millrace.engine.eddy.run_statistics import anywhere
+from millrace.engine.eddy.run_statistics import believe
 from millrace.engine.stems.join_state import JoinState
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import TupleBatch
@@ -108,12 +108,9 @@ class Divide(Operator):
         order_of = found.of(store.gather(found.column, rows))
         for number, order in enumerate(found.orders):
             signature, mine = batch.signature.having(order=order), counts[order_of == number]
-            numbers = [stem.number for stem in self._neighbours]
-            matches = dict(zip(numbers, mine.sum(axis=0).tolist(), strict=True))
-            for operator in self._joins(signature):
-                if operator.kind is Kind.PROBE and operator.target in matches:
-                    key = anywhere(signature, operator)
-                    self._accounts.update(key, len(mine), matches[operator.target], 0.0)
+            joins = self._joins(signature)
+            for stem, matches in zip(self._neighbours, mine.sum(axis=0).tolist(), strict=True):
+                believe(self._accounts, signature, joins, stem.number, len(mine), matches)
 
     def _counted(self, sample: TupleBatch, stem: SteM) -> Array:
         """Return the matches of each tuple; of many, as many as are counted for all."""

@@ -95,7 +95,7 @@ def _query_tiles(query: QueryView) -> Iterator[Tile]:
     tasks = count(query.tasks) + ("" if query.planned is None else f" of {count(query.planned)}")
     waits = query.state == "running" and not query.tasks
     note = "Spark plans, or starts workers" if waits else f"{count(query.over)} ended"
-    yield Tile("tasks reporting", tasks, note, "A task reports when it has worked for a second, or ended.")
+    yield Tile("tasks reporting", tasks, note, "A task reports after half a second of work, or at its end.")
     if calls := sum(one.evaluated for _, one in query.report.modules()):
         yield Tile("calls of functions", count(calls))
     lookups = (*query.report.lookups, *query.report.calls)
