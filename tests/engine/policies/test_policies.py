@@ -22,6 +22,7 @@ from millrace.engine.policies import POLICIES, Candidate, Decision, Greedy, Shar
 from millrace.engine.policies.base import EXPLORED_SHARE
 from millrace.engine.policies.cumulative import MARGIN
 from millrace.engine.policies.laws import check_policy, decide, draw_candidates
+from millrace.engine.policies.lottery import LEAST_SHARE
 from millrace.engine.spill.run_of import run_of
 from millrace.engine.stairs.choice import architecture_of, policy_of
 from millrace.engine.tuples.batch import Signature
@@ -153,6 +154,14 @@ def test_greedy_counts_tuples_and_rank_counts_time(policy, measured, first) -> N
     shares = chosen(policy, [[candidate(i, 0.1 + 4.9 * i, seen) for i, seen in enumerate(measured)]])[0]
     assert favourite(shares) == first
     assert 0 < min(share for _, share in shares) <= EXPLORED_SHARE
+
+
+@pytest.mark.parametrize("policy", ["lottery", "windowed_lottery"])
+def test_tickets_of_a_dear_module_buy_less(policy: str) -> None:
+    """As full queues would have it: with equal tickets, shares are as the modules' speeds."""
+    cheap, dear = (candidate(i, measured=(4096, 2048, cost)) for i, cost in enumerate((1.0, 9.0)))
+    shares = dict(chosen(policy, [[cheap, dear]])[0])
+    assert shares[cheap.operator] == pytest.approx(LEAST_SHARE + (1 - 2 * LEAST_SHARE) * 0.9)
 
 
 @pytest.mark.parametrize("policy", ["greedy", "rank"])
