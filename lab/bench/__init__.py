@@ -8,5 +8,5 @@ BENCHES = {
     "state": "static plans, EddyJoins, SteMs and STAIRs on the same arrivals; DuckDB and Spark SQL beside",
     "streams": "joins of streams, micro-batch by micro-batch, against Spark's; a hub of queries",
     "access": "lookups over HTTP: requests and time; pandas UDFs beside",
-    "micro": "the join kernel, the exchange of blocks, permits of the coordinator, the start of a worker",
+    "micro": "the join kernel, the exchange of blocks, a frequent key, permits, the start of a worker",
 }

@@ -3,9 +3,10 @@
 *kernel*: a symmetric hash join of random ``int64`` keys, about one match a row, against DuckDB, one thread
 each. Keys lie in the range of the tables' size, as numbers that a database hands out do;
 *scattered* ones lie all over ``int64``, as hashes do. *exchange*: rows of two columns from a Parquet file
-into Python tasks, as Arrow blocks and as Spark's rows. *coordination*: permits a second that a coordinator's
-process gives to tasks of this one. *start*: the first batch of a process that has loaded what Spark's worker
-loads by itself.
+into Python tasks, as Arrow blocks and as Spark's rows. *skew*: a join of two tables by a key of which one
+value is in three of ten rows; what the fullest cell receives, and the time beside Spark's. *coordination*:
+permits a second that a coordinator's process gives to tasks of this one. *start*: the first batch of a process
+that has loaded what Spark's worker loads by itself.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import millrace
 from lab.bench.harness import Bench, Ran, Run, Target, spread
 from lab.joins import block, duckdb_counts
 from millrace.engine.kernels import Multimap
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 KERNELS = {"5m": 5_000_000, "1m": 1_000_000, "5m_scattered": 5_000_000}
 BATCH = 10_000
 EXCHANGED = 10_000_000
+SKEWED, CELLS, FREQUENT = 10_000_000, 8, 0.3
 TASKS, CONNECTIONS = 2000, 500
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 _COUNTS = "rows long, blocks long, bytes long"
@@ -50,7 +53,7 @@ _COUNTS = "rows long, blocks long, bytes long"
 
 def measure(run: Run) -> None:
     """Run the benchmark."""
-    parts = {"exchange": _exchange, "coordination": _coordination, "start": _start}
+    parts = {"exchange": _exchange, "skew": _skew, "coordination": _coordination, "start": _start}
     for name in run.names:
         parts.get(name, _kernel)(run, name)
 
@@ -164,6 +167,40 @@ def _exchange(run: Run, name: str) -> None:
     run.rows += times.rows()
 
 
+def _skew(run: Run, name: str) -> None:
+    rows, random = round(SKEWED * run.scale), np.random.default_rng(11)
+    keys = np.arange(rows // 2)
+    drawn = np.where(random.random(rows) < FREQUENT, 0, random.integers(0, len(keys), rows))
+    tables = {
+        "f": pa.table({"k": drawn, "v": random.integers(0, 100, rows)}),
+        "d": pa.table({"k": keys, "w": keys}),
+    }
+    options = {"placement": "hypercube", "cells": CELLS}
+    text = "SELECT count(*), sum(f.v + d.w) FROM f JOIN d ON f.k = d.k"
+    with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
+        paths = {table: f"{folder}/{table}.parquet" for table in tables}
+        for table, path in paths.items():
+            pq.write_table(tables[table], path, row_group_size=1 << 18)
+            run.spark.read.parquet(path).createOrReplaceTempView(f"skew_{table}")
+
+        def by_millrace() -> Ran:
+            query = millrace.query(text, spark=run.spark, tables=paths, options=options)
+            [row] = query.df.collect()
+            received = [cell.rows_exchanged for _, cell in query.report().cells() if cell.cell >= 0]
+            return Ran(tuple(row), {"fullest": max(received), "received": sum(received)})
+
+        of_spark = text.replace("FROM f JOIN d", "FROM skew_f f JOIN skew_d d")
+        sides = {"millrace": by_millrace, "spark": lambda: tuple(*run.spark.sql(of_spark).collect())}
+        wanted = rows, sum(int(tables["f"][column].to_numpy().sum()) for column in "kv")
+        times = run.race(name, sides, control="millrace", answer=wanted)
+    fullest, received = (times.note("millrace", each) for each in ("fullest", "received"))
+    run.figures |= {
+        "skew_fullest_over_mean": fullest * CELLS / received,
+        "skew_spark_ratio": times.ratio("millrace", "spark"),
+    }
+    run.rows += times.rows()
+
+
 def _coordination(run: Run, name: str) -> None:
     """Measure permits; each round has a coordinator of its own, and everything is encrypted as always."""
     from millrace.limits.event_loop import runner
@@ -255,6 +292,7 @@ TARGETS = {
     "duckdb_ratio_5m": Target(high=1.2),
     "duckdb_ratio_1m": Target(high=1.2),
     "row_exchange_ratio": Target(high=1.0),
+    "skew_fullest_over_mean": Target(high=1.5),
     "permits_per_s": Target(low=20_000),
     "permit_p99_ms": Target(high=50),
     "memory_mb": Target(high=200),
@@ -263,7 +301,7 @@ TARGETS = {
 }
 BENCH = Bench(
     measure,
-    (*KERNELS, "exchange", "coordination", "start"),
+    (*KERNELS, "exchange", "skew", "coordination", "start"),
     TARGETS,
     quick=("1m", "coordination", "start"),
 )

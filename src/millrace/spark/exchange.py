@@ -136,7 +136,7 @@ class BlockWriter:
         self.bytes = 0
         self.cut = cut
         self._partitioner = partitioner or RoundRobin()
-        self._offsets = cut.cube.offsets(cut.relation)
+        self._offsets = cut.cube.offsets(cut.relation), cut.cube.offsets(cut.relation, frequent=True)
         self._axes = cut.cube.find_axes(cut.relation)
         self._waiting: dict[int, list[pa.RecordBatch]] = {}
         self._sizes: dict[int, float] = {}
@@ -153,10 +153,12 @@ class BlockWriter:
     def cells(self, batch: pa.RecordBatch) -> tuple[Array | None, Array | None]:
         """Return each tuple's cell, with the coordinate 0 wherever the relation has none, and which stay.
 
-        None stands for cell 0 of them all, and for all of them.
+        None stands for cell 0 of them all, and for all of them. Tuples that go everywhere on an axis, because
+        their key is frequent, have numbers from the number of cells on.
         """
         base: Array | None = None
         valid: Array | None = None
+        everywhere: Array | None = None
         for axis, column, stride in self._axes:
             if axis.type is None:
                 coordinate = self._partitioner(batch) % axis.share
@@ -164,11 +166,19 @@ class BlockWriter:
                 code, mask = codes(batch.column(column), axis.type)
                 # Unsigned, because the remainder of a negative number would be negative in C.
                 coordinate = (mix(code).view(np.uint64) % np.uint64(axis.share)).astype(np.int64)
+                if axis.frequent:
+                    is_frequent = np.isin(code, axis.frequent) & (True if mask is None else mask)
+                    if axis.spreads(self.cut.relation):
+                        coordinate = np.where(is_frequent, self._partitioner(batch) % axis.share, coordinate)
+                    else:
+                        coordinate, everywhere = np.where(is_frequent, 0, coordinate), is_frequent
                 if mask is not None:
                     coordinate = np.where(mask, coordinate, 0)
                     if not axis.nulls:
                         valid = mask if valid is None else valid & mask
             base = coordinate * stride if base is None else base + coordinate * stride
+        if base is not None and everywhere is not None:
+            base += everywhere * self.cut.cube.cells
         return base, valid
 
     def _add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -208,7 +218,8 @@ class BlockWriter:
             # Also a single piece is copied: a slice would be sent with all of its parent's bytes.
             whole = pa.concat_batches(pieces) if len(pieces) > 1 else pieces[0]
         block = whole.serialize()
-        for offset in self._offsets:
+        is_frequent, base = divmod(base, self.cut.cube.cells)
+        for offset in self._offsets[is_frequent]:
             self.blocks += 1
             self.rows += whole.num_rows
             self.bytes += block.size

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, lru_cache, partial, reduce
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 
 from millrace.engine.aggregate import CHUNK
-from millrace.engine.arrays import fixed_width
+from millrace.engine.arrays import Array, fixed_width
 from millrace.engine.eager import EagerAggregation
-from millrace.engine.plan.expressions import Call, show
+from millrace.engine.plan.expressions import Call, Predicate, Value, show
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.engine.stairs.choice import architecture_of
-from millrace.errors import InputError, OptionError
+from millrace.engine.tuples.keys import codes
+from millrace.errors import InputError, OptionError, ReadError
 from millrace.options import Options
 from millrace.parquet.tables import Split, splits
 from millrace.predicates import PredicateSpec
 from millrace.spark.block import Block, FrameInput, LookupInput, ParquetInput, PreparedBlock, scan_of
 from millrace.spark.coordinator import Limits, Lookups, Registered
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut
+from millrace.spark.hypercube import Axis, Cube, find_frequent
 from millrace.spark.placement import Mode, Size, place, small_relations
 from millrace.spark.reports import FileWarmStart, Reports
 from millrace.spark.session import default_parallelism, facts_of, shuffle_partitions
@@ -47,6 +52,8 @@ _FEW_WORDS = 1 << 17
 _MOST_COLUMNS = 7
 # So many rows for each number, on average, are worth grouping before they are joined.
 _REPEATED = 4
+# Row groups that are read of a column to find keys that many rows have.
+_SAMPLED = 2
 
 
 def execute(spark: SparkSession, block: Block, options: Options) -> PreparedBlock:
@@ -99,6 +106,33 @@ class _Source:
         parts = deal(self.splits or (), loads)
         return Scan.of(self.relation.schema, self.scan.filters, parts, self.scan.table.computed)
 
+    def sample(self, axis: Axis) -> Array:
+        """Return codes of keys in two of its row groups; none of a DataFrame, or of what cannot be read."""
+        column, splits = axis.column(self.number), self.splits or ()
+        if not isinstance(self.scan, ParquetInput) or column is None or axis.type is None:
+            return np.empty(0, np.int64)
+        few = splits if len(splits) <= _SAMPLED else splits[len(splits) // 3 :: len(splits) // 3][:_SAMPLED]
+        scan = self.scan
+        return _keys_of(few, self.relation.schema.field(column), axis.type, scan.filters, scan.table.computed)
+
+
+@lru_cache(maxsize=256)
+def _keys_of(
+    splits: tuple[Split, ...],
+    field: pa.Field,
+    kind: pa.DataType,
+    filters: tuple[Predicate, ...],
+    computed: tuple[tuple[str, Value], ...],
+) -> Array:
+    """Return codes of the column's keys in row groups, without nulls; the next plan has them at once."""
+    part = Scan.of(pa.schema([field]), filters, [splits], computed)
+    found = [np.empty(0, np.int64)]
+    with suppress(ReadError):  # the tasks will say so
+        for batch in part.read(0, CHUNK):
+            own, valid = codes(batch.column(0), kind)
+            found.append(own if valid is None else own[valid])
+    return np.concatenate(found)
+
 
 class _Assembly:
     """Puts one block's DataFrame together."""
@@ -130,12 +164,41 @@ class _Assembly:
         self._placement = place(self._join, sizes, options, self._parallelism, bound, partitions, stream)
         placed = zip(self._sources, self._placement.modes, strict=True)
         self._sources = [replace(source, mode=mode) for source, mode in placed]
+        if self._placement.stream is None and not looked_up:
+            self._placement = replace(self._placement, cube=self._spread_frequent_keys(self._placement.cube))
         self._reports = Reports(spark, options, wanted=options.report and stream is None)
         self._lookups: Lookups | None = None
         if looked_up:
             self._lookups = Lookups.of(
                 spark, self._reports.sink.run, self._join, looked_up, options, stream=stream is not None
             )
+
+    def _spread_frequent_keys(self, cube: Cube) -> Cube:
+        """Return the cube without a coordinate that is overfull with a key of its largest relation of files.
+
+        Unless what others have of these keys, and send to all coordinates, is more than what is spread.
+        """
+        by_row = {number for axis in cube.axes if axis.type is None for number, _ in axis.columns}
+        for number, axis in enumerate(cube.axes):
+            if axis.type is None:
+                continue
+            sources = [source for source in self._sources if axis.column(source.number) is not None]
+            able = [s for s in sources if s.splits and not s.size.is_fixed and s.number not in by_row]
+            if not able:
+                continue
+            largest = max(able, key=lambda source: source.size.bytes)
+            frequent = find_frequent(largest.sample(axis), axis.share)
+            if not frequent:
+                continue
+            samples = {source.number: source.sample(axis) for source in sources}
+            parts = {n: np.isin(own, frequent).mean() if len(own) else 1.0 for n, own in samples.items()}
+            weights = {source.number: source.size.bytes * parts[source.number] for source in sources}
+            copied = (sum(weights.values()) - weights[largest.number]) * (axis.share - 1)
+            if copied <= weights[largest.number]:
+                axes = list(cube.axes)
+                axes[number] = replace(axis, frequent=frequent, spread=largest.number)
+                return Cube(tuple(axes))
+        return cube
 
     def run(self) -> PreparedBlock:
         stream = partial(stream_of, self._spark, self._options, self._block.schema, self._frame)

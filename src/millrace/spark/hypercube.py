@@ -10,6 +10,10 @@ A relation may also be *spread*: it gets an axis of its own on which a tuple's c
 arbitrary (see :mod:`millrace.spark.exchange`). That is right too, since no other relation has a coordinate
 there. It is the best axis when one relation is large and the others are small, or not connected with it.
 A relation with set semantics cannot be spread: equal tuples must meet.
+
+A *frequent* key would fill one coordinate of its axis. Its tuples of the largest relation are spread over the
+axis, and those of the others go to every coordinate (Beame, Koutris and Suciu, "Skew in parallel query
+processing", PODS 2014). A result still has one tuple that is in one cell alone, and all others are there.
 """
 
 from __future__ import annotations
@@ -19,8 +23,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import Array
 from millrace.engine.plan.graph import QueryGraph
 
 # More share vectors than this are not tried; a vector takes about 5 µs.
@@ -38,9 +44,15 @@ class Axis:
     type: pa.DataType | None  # in which keys are compared
     columns: tuple[tuple[int, str], ...]  # of relations, by number
     nulls: bool = False  # whether tuples with a null key stay, at coordinate 0: those of an antijoin do
+    frequent: tuple[int, ...] = ()  # codes of keys without a coordinate of their own; on one axis at most
+    spread: int | None = None  # the relation whose tuples of these keys are spread
 
     def column(self, relation: int) -> str | None:
         return next((column for number, column in self.columns if number == relation), None)
+
+    def spreads(self, relation: int) -> bool:
+        """Whether the relation's tuples of frequent keys are spread; those of others go everywhere."""
+        return relation == self.spread
 
 
 @dataclass(frozen=True)
@@ -61,11 +73,14 @@ class Cube:
             step *= axis.share
         return tuple(strides)
 
-    def offsets(self, relation: int) -> tuple[int, ...]:
-        """Return what to add to a tuple's base cell to get every cell that it goes to."""
+    def offsets(self, relation: int, *, frequent: bool = False) -> tuple[int, ...]:
+        """Return what to add to a tuple's base cell to get every cell that it goes to.
+
+        A tuple of another relation than the spread one goes everywhere on the axis where its key is frequent.
+        """
         offsets = [0]
         for axis, stride in zip(self.axes, self.strides(), strict=True):
-            if axis.column(relation) is None:
+            if axis.column(relation) is None or (frequent and axis.frequent and not axis.spreads(relation)):
                 offsets = [o + stride * c for c in range(axis.share) for o in offsets]
         return tuple(sorted(offsets))
 
@@ -88,7 +103,8 @@ class Cube:
                 f"{aliases[number]}.{column}" if column else f"rows of {aliases[number]}"
                 for number, column in axis.columns
             )
-            parts.append(f"{names}: {axis.share}")
+            apart = f", rows of {len(axis.frequent)} frequent keys in all" if axis.frequent else ""
+            parts.append(f"{names}: {axis.share}{apart}")
         return f"{self.cells} cells ({'; '.join(parts)})"
 
 
@@ -121,6 +137,12 @@ def choose(
         while _count(len(candidates), cells, 1) > _SEARCH_LIMIT:
             candidates.pop()
     return Cube(tuple(axis for axis in _best(candidates, sizes, cells, step=1) if axis.share > 1))
+
+
+def find_frequent(codes: Array, share: int) -> tuple[int, ...]:
+    """Return codes that each take more than half of what a coordinate should get of these."""
+    found, counts = np.unique(codes, return_counts=True)
+    return tuple(found[2 * share * counts > len(codes)].tolist())
 
 
 def class_axes(graph: QueryGraph, looked_up: Collection[int] = ()) -> Iterator[tuple[Axis, int]]:
