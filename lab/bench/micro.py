@@ -5,8 +5,8 @@ each. Keys lie in the range of the tables' size, as numbers that a database hand
 *scattered* ones lie all over ``int64``, as hashes do. *exchange*: rows of two columns from a Parquet file
 into Python tasks, as Arrow blocks and as Spark's rows. *skew*: a join of two tables by a key of which one
 value is in three of ten rows; what the fullest cell receives, and the time beside Spark's. *coordination*:
-permits a second that a coordinator's process gives to tasks of this one. *start*: the first batch of a process
-that has loaded what Spark's worker loads by itself.
+permits a second that a coordinator's process gives to tasks of this one. *start*: the first batch of a
+process that has loaded what Spark's worker loads by itself.
 """
 
 from __future__ import annotations
