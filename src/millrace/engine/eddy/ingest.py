@@ -34,7 +34,7 @@ from millrace.engine.figures import ModuleFigures
 from millrace.engine.operators.content import Divide
 from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.plan.graph import QueryGraph
-from millrace.engine.policies import Greedy, Policy
+from millrace.engine.policies import Greedy, Policy, Rank
 from millrace.engine.policies.base import KNOWN
 from millrace.engine.stems.join_state import JoinState
 from millrace.engine.stems.stem import SteM
@@ -241,7 +241,7 @@ class Admission:
         gathers = context.watch is None and isinstance(context.output, Output) and not graph.windows
         self._gathered = stream if gathers and self.transfers is not None else None
         # A fixed order leaves nothing to divide tuples for.
-        learns = options.by_content and isinstance(policy, Greedy) and state.grouped
+        learns = options.by_content and isinstance(policy, Greedy | Rank) and state.grouped
         near = () if stream is None else graph.neighbours(1 << stream)
         if stream is not None and learns and len(near) > 1 and len(graph.roles(stream)) == 1:
             self.divide = Divide(stream, context, state)
