@@ -103,7 +103,7 @@ class Cube:
                 f"{aliases[number]}.{column}" if column else f"rows of {aliases[number]}"
                 for number, column in axis.columns
             )
-            apart = f", rows of {len(axis.frequent)} frequent keys in all" if axis.frequent else ""
+            apart = f", frequent keys spread: {len(axis.frequent)}" if axis.frequent else ""
             parts.append(f"{names}: {axis.share}{apart}")
         return f"{self.cells} cells ({'; '.join(parts)})"
 
