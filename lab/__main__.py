@@ -26,8 +26,8 @@ _FIRST = "first"
 """What ``--ablate`` takes for each figure's first broken engine."""
 
 QUICK_SCALE = 0.1
-SOAKS = {"crashes": 50, "hub-crashes": 50, "memory": 200}
-"""Long runs, with their numbers of crashes or micro-batches."""
+SOAKS = {"crashes": 50, "hub-crashes": 50, "workers": 50, "sinks": 50, "memory": 200}
+"""Long runs, with their numbers of failures or micro-batches."""
 
 Scale = Annotated[float, typer.Option(min=0.0001, max=1000, help="Size of the data.")]
 Json = Annotated[str | None, typer.Option(metavar="FILE", help="Write a JSON document; - for stdout.")]
@@ -68,11 +68,11 @@ def bench(
 def soak(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(SOAKS)}.")],
     scale: Scale = 1.0,
-    count: Annotated[int | None, typer.Option(min=1, help="Crashes, or micro-batches.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Failures, or micro-batches.")] = None,
     json: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Run for minutes to an hour: drivers killed at random times, of joins and of a hub, and workers' memory.
+    """Run for minutes to an hour: drivers and workers killed, sinks that raise, and workers' memory.
 
     Exits with 1 where rows are lost or doubled, or memory grows.
     """

@@ -318,16 +318,16 @@ _WINDOW, _FILLING = Feeds(3, 100_000, window=600), 20
 
 HUB_QUERIES, BESIDE = 100, 8
 TARGETS = {
-    "three_way_ratio": Target(high=0.35),
+    "three_way_ratio": Target(high=0.27),
     "five_way_ratio": Target(high=0.25),
-    "drift_ratio": Target(high=0.3),
-    "drift_fixed_ratio": Target(high=0.8),
-    "small_batch_ratio": Target(high=1.1),
-    "two_way_ratio": Target(high=1.0),
-    "state_bytes_ratio": Target(high=0.5),
-    "recovery_ratio": Target(high=1.0),
-    "hub_100_ratio": Target(high=4),
-    "hub_8_ratio": Target(high=0.05),
+    "drift_ratio": Target(high=0.35),
+    "drift_fixed_work": Target(high=0.9),
+    "small_batch_ratio": Target(high=0.65),
+    "two_way_ratio": Target(high=0.35),
+    "state_bytes_ratio": Target(high=0.2),
+    "recovery_ratio": Target(high=0.45),
+    "hub_100_ratio": Target(high=1.1),
+    "hub_8_ratio": Target(high=0.01),
     "same_rows": Target(low=1, high=1),
 }
 
