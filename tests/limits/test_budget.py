@@ -136,9 +136,8 @@ def test_costs_have_to_be_numbers():
 def make_calls(spending: Spending, most: int, cost: float | None = None) -> int:
     """Make calls as long as they may begin; returns how many."""
     for made in count():
-        if made == most or not spending.may_begin:
+        if made == most or not spending.begin():
             return made
-        spending.begin()
         spending.end(cost)
     raise AssertionError
 
@@ -216,6 +215,17 @@ def test_a_budget_is_of_a_stream_whichever_plan_and_process_it_runs_in(tmp_path)
         assert later.spent("run") == [Spent("prices", 100, 100, 0.0, None)]
 
 
+@pytest.mark.parametrize("budget", [Budget(max_requests=5), Budget(max_cost=5.0, price=1.0)])
+def test_two_that_spend_in_turn_spend_no_more_than_there_is(tmp_path, budget):
+    """Each writes a call down before it is made, and sees what the other has written."""
+    both = [LastingSpending(budget, tmp_path / "answers.sqlite", "one") for _ in range(2)]
+    begun = [each.begin() for _ in range(5) for each in both]
+    for each in both:
+        each.settle()  # what was written ahead is free again
+        begun += [each.begin() for _ in range(5)]
+    assert begun.count(True) == 5
+
+
 def test_two_that_write_at_once_lose_nothing(tmp_path):
     """What both have made is in the file, each call once."""
     path = tmp_path / "answers.sqlite"
@@ -253,12 +263,12 @@ def test_a_file_that_can_be_read_and_not_written_ends_the_calls(tmp_path, monkey
     spending = LastingSpending(Budget(max_requests=100), path, "one")
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        assert make_calls(spending, 2) == 1
+        assert make_calls(spending, 2) == 0
         for _ in range(2):
             assert not spending.may_begin and "has been writing to it" in str(spending)
             spending.settle()
     spending.settle()
     assert spending.may_begin and "has been writing to it" not in str(spending)
-    assert LastingSpending(spending.budget, path, "one").requests == 1
+    assert LastingSpending(spending.budget, path, "one").requests == 0
     nowhere = LastingSpending(spending.budget, tmp_path / "gone" / "answers.sqlite", "one")
-    assert make_calls(nowhere, 2) == 1 and "cannot be written" in str(nowhere)
+    assert make_calls(nowhere, 2) == 0 and "cannot be written" in str(nowhere)

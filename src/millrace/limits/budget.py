@@ -95,9 +95,13 @@ class Spending:
         """Whether no call may be made any more, and those that were made have ended: they are paid for."""
         return not self._under_way and not self.may_begin
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
+        """Count a call if it may be made now; tell whether."""
+        if not self.may_begin:
+            return False
         self.requests += 1
         self._under_way += 1
+        return True
 
     def end(self, cost: float | None) -> None:
         """Count what a call has cost; one that nothing was told of has cost what was reserved."""

@@ -59,21 +59,27 @@ class LastingSpending(Spending):
             self._settled = not self._succeeds("read", self._look)
         return not any(self._why.values()) and super().may_begin
 
-    def begin(self) -> None:
-        """Count a call, and write down a share of the budget where what is written does not cover it.
+    def begin(self) -> bool:
+        """Count a call if it may be made now; tell whether.
 
-        If that fails, this call is made still, and no other is.
+        A share of the budget is written down first where what is written does not cover the call. None is
+        made if that fails, or if others have spent the rest meanwhile.
         """
-        super().begin()
-        self._check()
+        if not self.may_begin:
+            return False
+        requests, cost = self._own
+        if self._exceeds(requests + 1, cost + self._reserved + self._highest):
+            self._write(shares=1, calls=1)
+        return super().begin()
 
     def end(self, cost: float | None) -> None:
         super().end(cost)
-        self._check()
+        if self._exceeds(self._own[0], self._own[1] + self._reserved):
+            self._write(shares=1)
 
     def settle(self) -> None:
         """Write down what has been spent, and no more; calls under way have cost what was reserved."""
-        if self._own != (0, 0.0) or self._written != (0, self._reserved):
+        if self._own != (0, 0.0) or self._written != (0, self._reserved) or self._why["written"]:
             self._write(shares=0)
         self._settled = True
 
@@ -103,23 +109,29 @@ class LastingSpending(Spending):
         self._highest = max(self._highest, highest)
         self._is_told = self._is_told or highest > 0
 
-    def _check(self) -> None:
-        requests, cost = self._own
+    def _exceeds(self, requests: int, cost: float) -> bool:
+        """Whether so much is more than is written down."""
         is_bounded = self.budget.max_requests is not None or not any(self._written)
-        if (is_bounded and requests > self._written[0]) or cost + self._reserved > self._written[1]:
-            self._write(shares=1)
+        return (is_bounded and requests > self._written[0]) or cost > self._written[1]
 
-    def _write(self, shares: int) -> None:
-        """Write down what has been spent, and so many shares of the budget in advance; none settles."""
+    def _write(self, shares: int, calls: int = 0) -> None:
+        """Write down what has been spent, and so many shares of the budget in advance; none settles.
+
+        Calls that are to be made are written down if they may be: others are read before, and none writes at
+        the same time.
+        """
 
         def write() -> None:
             with self._opened() as base, transaction(base):
                 self._read(base)
+                if calls and not super(LastingSpending, self).may_begin:
+                    return
                 requests, cost = self._own
                 amounts: dict[str, _Amount] = {}
                 if shares:
-                    requests += shares * (self.budget.max_requests or 0) // _SHARES
-                    cost += self._reserved + shares * (self.budget.max_cost or 0.0) / _SHARES
+                    requests += calls + shares * (self.budget.max_requests or 0) // _SHARES
+                    cost += self._reserved + calls * self._highest
+                    cost += shares * (self.budget.max_cost or 0.0) / _SHARES
                     written = requests, cost
                 else:
                     amounts[_ENDED] = requests, cost

@@ -160,10 +160,8 @@ class Limiter:
             key, due = self._first()
             if key is None or due > now + self._ahead:
                 break
-            if self._spending is not None:
-                if not self._spending.may_begin:
-                    break
-                self._spending.begin()
+            if self._spending is not None and not self._spending.begin():
+                break
             del self._waiting[key]
             self._out.add(key)
             start = max(now, due)
