@@ -390,8 +390,8 @@ def test_another_join_is_refused_and_another_version():
     cluster.batch({"a": [(1, 2, 2)]})
     for state in cluster.state.data["log"].values():
         text, nothing = state["head",]
-        state["head",] = (text.replace('"format":4', '"format":3'), nothing)
-    with pytest.raises(StateError, match=r"has format 3.*reads format 4: go on with the version that wrote"):
+        state["head",] = (text.replace('"format":5', '"format":4'), nothing)
+    with pytest.raises(StateError, match=r"has format 4.*reads format 5: go on with the version that wrote"):
         cluster.batch({"a": [(1, 3, 3)]})
 
 

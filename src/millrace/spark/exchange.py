@@ -41,8 +41,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
-from millrace.engine.arrays import Array, array_of, counted, to_arrow, to_numpy
-from millrace.engine.kernels import combine, hash_parts, mix
+from millrace.engine.arrays import Array, array_of, counted, to_arrow
+from millrace.engine.kernels import combine, mix
 from millrace.engine.tuples.keys import codes, is_key_type
 from millrace.errors import ExecutionError
 from millrace.spark.hypercube import Cube
@@ -117,13 +117,7 @@ class HashPartitioner:
 
 def _hashes(column: pa.Array) -> Array:
     """Return an ``int64`` for each value, the same for equal ones."""
-    if t.is_string(column.type) or t.is_binary(column.type):
-        _, offsets, data = column.buffers()
-        places = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
-        hashed = hash_parts(places, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8))
-        valid = None if column.null_count == 0 else to_numpy(column.is_valid())
-    else:
-        hashed, valid = codes(column, column.type)
+    hashed, valid = codes(column, column.type)
     return hashed if valid is None else np.where(valid, hashed, _NULL)  # where a null is, anything may stand
 
 

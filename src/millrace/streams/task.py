@@ -19,7 +19,7 @@ from millrace.options import Options
 from millrace.spark.hypercube import Axis
 from millrace.spark.task_inputs import TaskInput, open_inputs, with_sizes
 
-FORMAT = 4
+FORMAT = 5
 """Version of what a checkpoint holds."""
 
 

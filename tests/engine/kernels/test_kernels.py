@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 
-from millrace.engine.kernels import KEY, NOW, combine, hash_bytes, hash_parts, mix, tally, thin
+from millrace.engine.kernels import KEY, NOW, combine, hash_bytes, mix, tally, thin
 from tests.engine.laws import examples
 
 LAWS = examples(75)
@@ -21,17 +21,16 @@ def packed(values: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
     return offsets, np.frombuffer(b"".join(values), np.uint8)
 
 
-@pytest.mark.parametrize("function", [hash_bytes, hash_parts])
 @LAWS
-@given(values=st.lists(st.binary(max_size=40), max_size=8), skip=st.integers(0, 8))
-def test_byte_strings_hash_whatever_lies_around_them(function, values, skip) -> None:
-    """Each as it does alone, and those of up to 24 bytes all differently."""
-    offsets, data = packed(values)
+@given(values=st.lists(st.binary(max_size=40), max_size=8), skip=st.integers(0, 8), end=st.binary(max_size=9))
+@example(values=[b"", b"\0", b"\0" * 8, b"\0" * 9, b"\0" * 16], skip=0, end=b"")
+def test_byte_strings_hash_whatever_lies_around_them(values, skip, end) -> None:
+    """Each as it does alone, and all differently: also in their lengths, and in zeros at their ends."""
+    offsets, data = packed([*values, end])
     kept = values[skip:]
-    alone = {value: function(*packed([value]))[0] for value in kept}
-    assert function(offsets[min(skip, len(values)) :], data).tolist() == [alone[value] for value in kept]
-    short = [hashed for value, hashed in alone.items() if len(value) <= 24]
-    assert len({*short}) == len(short)
+    alone = {value: hash_bytes(*packed([value]))[0] for value in kept}
+    assert hash_bytes(offsets[min(skip, len(values)) : -1], data).tolist() == [alone[value] for value in kept]
+    assert len({*alone.values()}) == len(alone)
 
 
 @LAWS

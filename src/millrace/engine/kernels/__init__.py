@@ -4,7 +4,7 @@ Invariant: interpreted as plain Python, each returns the same; nothing is compil
 called.
 """
 
-from millrace.engine.kernels.hashing import combine, hash_bytes, hash_parts, mix
+from millrace.engine.kernels.hashing import combine, hash_bytes, mix
 from millrace.engine.kernels.multimap import MAX_ROWS, Multimap, Walk
 from millrace.engine.kernels.tally import BEFORE, KEY, NOW, SETTLED, meet, rows_of, tally, thin
 
@@ -18,7 +18,6 @@ __all__ = [
     "Walk",
     "combine",
     "hash_bytes",
-    "hash_parts",
     "meet",
     "mix",
     "rows_of",
