@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from millrace.engine.kernels import Multimap
+from millrace.engine.kernels import Multimap, multimap
 from tests.engine.laws import examples
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
@@ -21,11 +21,20 @@ sparse = st.one_of(
     st.sampled_from([LEAST, LEAST + 1, -1, 0, 1, GREATEST - 1, GREATEST]), st.integers(LEAST, GREATEST)
 )
 few = st.sampled_from([LEAST, 7, 7 << 32, GREATEST])
+UNHASH = pow(0x9E3779B97F4A7C15, -1, 1 << 64)
+# Codes that crowd the first line of a hashed table, and the last one, which the first follows.
+crowded = st.builds(
+    lambda first, n: ((first + n) * UNHASH + GREATEST + 1) % (1 << 64) + LEAST,
+    st.sampled_from([0, -40]),
+    st.integers(0, 39),
+)
 
 
 @st.composite
 def code_lists(draw: st.DrawFn, max_size: int = 60) -> list[int]:
-    return draw(st.lists(draw(st.sampled_from([dense, sparse, few, st.integers(5, 12)])), max_size=max_size))
+    return draw(
+        st.lists(draw(st.sampled_from([dense, sparse, few, crowded, st.integers(5, 12)])), max_size=max_size)
+    )
 
 
 Pairs = Counter[tuple[int, int]]
@@ -87,6 +96,24 @@ def test_a_probe_finds_what_a_dictionary_of_lists_holds(data, pieces, others, li
         ends = st.integers(0, len(rows))
         high = data.draw(st.none() | st.lists(ends, min_size=len(codes), max_size=len(codes)))
         assert probed(table, codes, limit, low, high) == model(rows, codes, low, high)
+
+
+@pytest.mark.broken_rule
+def test_a_slot_that_stays_behind_when_the_table_grows_is_missed(monkeypatch) -> None:
+    """All slots of a line move: the law above would see what is lost."""
+    move, codes = multimap._move, [n << 40 for n in range(600)]
+
+    def leave_behind(old, heads, first, *table):
+        heads = heads.copy()
+        heads[:, -1] = -1
+        move(old, heads, first, *table)
+
+    for broken in (False, True):
+        monkeypatch.setattr(multimap, "_move", leave_behind if broken else move)
+        table = Multimap()
+        for low in range(0, 600, 50):
+            table.insert(np.array(codes[low : low + 50]))
+        assert (probed(table, codes, 99) != model(codes, codes)) == broken
 
 
 @pytest.mark.parametrize("stride", [1, 1 << 40])

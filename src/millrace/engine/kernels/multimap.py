@@ -10,11 +10,12 @@ others: an insert may rebuild the slots, but never changes the links of older ro
 Two addressings lead to the chains. *Dense*: the codes seen span a range not much larger than their
 number, so a code's slot is its distance from the smallest and no comparison is needed; this also
 keeps the order of the data in memory, which is what makes probes by clustered keys cheap. *Hashed*:
-Fibonacci hashing with linear probing otherwise; the codes of the slots stand in an array of their own.
-The choice is made anew whenever the table grows.
+Fibonacci hashing otherwise, to a line of the cache: five codes and behind them their heads, so that a code
+is found with one cache miss. What has no room in its line is in one that follows. The choice is made anew
+whenever the table grows.
 
 Either way slots know their codes, and rows need not be looked at when the table grows: chains stay as
-they are, and their heads move. Slots follow the hash from its highest bit on, so heads are read and
+they are, and their heads move. Lines follow the hash from its highest bit on, so they are read and
 written in the order in which they lie in memory.
 """
 
@@ -29,13 +30,16 @@ from millrace.engine.kernels.compiling import compiled
 _END = -1
 _FIBONACCI = np.uint64(0x9E3779B97F4A7C15)
 _AHEAD = 256
-"""Slots that are looked up before they are needed, so that cache misses overlap."""
+"""Lines that are looked at before they are needed, so that cache misses overlap."""
+
+_LINE, _SLOTS, _HEADS = 64, 5, 11
+"""Bytes and slots of a line, which begins with its codes, and where its heads begin in steps of 4 bytes."""
 
 _DENSE_SPREAD = 16
 """Range of codes over their number up to which addressing is dense: no hash, and up to 80 bytes a row."""
 
 _DENSE_ALWAYS = 1 << 16
-_TRUSTED = 4
+_TRUSTED = 3
 """Times as many rows as there are that a table makes room for because they are expected."""
 
 _LEAST = int(np.iinfo(np.int64).min)
@@ -48,34 +52,34 @@ def _home(code, shift):  # type: ignore[no-untyped-def]
 
 
 @compiled()
-def _slot_of(code, slot, codes, heads):  # type: ignore[no-untyped-def]
-    """Return the slot of a code, or the free one where it belongs, from ``slot`` on."""
-    wrap = len(heads) - 1
-    while heads[slot] != _END and codes[slot] != code:
-        slot = (slot + 1) & wrap
-    return slot
+def _slot_of(code, line, codes, heads):  # type: ignore[no-untyped-def]
+    """Return the line and slot of a code, or those that are free where it belongs, from ``line`` on."""
+    while True:
+        for slot in range(_SLOTS):
+            if heads[line, _HEADS + slot] == _END or codes[line, slot] == code:
+                return line, slot
+        line = (line + 1) & (len(codes) - 1)
 
 
-@compiled("const int64[], int64, int64[], int32[], int32[], uint64")
+@compiled("const int64[], int64, int64[,], int32[,], int32[], uint64")
 def _link_hashed(new, first, codes, heads, nexts, shift):  # type: ignore[no-untyped-def]
     """Link rows ``first``, ``first + 1``, … with new codes; return how many of these were not there."""
     distinct = 0
-    homes = np.empty(_AHEAD, np.int64)
+    lines = np.empty(_AHEAD, np.int64)
     seen = np.empty(_AHEAD, np.int64)
     for start in range(0, len(new), _AHEAD):
-        stop = min(start + _AHEAD, len(new))
-        for place in range(start, stop):
-            home = _home(new[place], shift)
-            homes[place - start] = home
-            seen[place - start] = codes[home] ^ heads[home]  # brings both into the cache
-        for place in range(start, stop):
-            slot = _slot_of(new[place], homes[place - start], codes, heads)
-            head = heads[slot]
-            row = first + place
+        size = min(_AHEAD, len(new) - start)
+        for i in range(size):
+            lines[i] = _home(new[start + i], shift)
+            seen[i] = codes[lines[i], 0]  # brings the line into the cache
+        for i in range(size):
+            line, slot = _slot_of(new[start + i], lines[i], codes, heads)
+            head = heads[line, _HEADS + slot]
+            row = first + start + i
             distinct += head == _END
             nexts[row] = head
-            codes[slot] = new[place]
-            heads[slot] = row if head == _END else -(row + 2)
+            codes[line, slot] = new[start + i]
+            heads[line, _HEADS + slot] = row if head == _END else -(row + 2)
     return distinct
 
 
@@ -93,40 +97,32 @@ def _link_dense(codes, first, heads, nexts, base):  # type: ignore[no-untyped-de
     return distinct
 
 
-@compiled("const int64[], const int32[], int64[], int32[], uint64")
-def _move(old_codes, old_heads, codes, heads, shift):  # type: ignore[no-untyped-def]
-    """Put the heads of chains into a hashed table that has none of their codes yet."""
-    for i in range(len(old_heads)):
-        if old_heads[i] != _END:
-            slot = _slot_of(old_codes[i], _home(old_codes[i], shift), codes, heads)
-            codes[slot], heads[slot] = old_codes[i], old_heads[i]
+@compiled("const int64[,], const int32[,], int64, int64[,], int32[,], uint64")
+def _move(old_codes, old_heads, first, codes, heads, shift):  # type: ignore[no-untyped-def]
+    """Put the heads of chains, from column ``first`` on, into a hashed table that has none of their codes."""
+    for i in range(len(old_codes)):
+        for j in range(old_heads.shape[1] - first):
+            if old_heads[i, first + j] != _END:
+                code = old_codes[i, j]
+                line, slot = _slot_of(code, _home(code, shift), codes, heads)
+                codes[line, slot], heads[line, _HEADS + slot] = code, old_heads[i, first + j]
 
 
-@compiled("const int64[], const int64[], const int32[], uint64, int32[], int32[]")
+@compiled("const int64[], const int64[,], const int32[,], uint64, int32[], int32[]")
 def _enter_hashed(wanted, codes, heads, shift, probes, rows):  # type: ignore[no-untyped-def]
-    """Find the chains of codes; loads come in passes of their own, so that cache misses overlap."""
+    """Find the chains of codes; loads come in a pass of their own, so that cache misses overlap."""
     count = 0
-    homes = np.empty(_AHEAD, np.int64)
-    links = np.empty(_AHEAD, np.int32)
-    found = np.empty(_AHEAD, np.int64)
-    places = np.empty(_AHEAD, np.int32)
+    lines = np.empty(_AHEAD, np.int64)
+    seen = np.empty(_AHEAD, np.int64)
     for start in range(0, len(wanted), _AHEAD):
         size = min(_AHEAD, len(wanted) - start)
         for i in range(size):
-            homes[i] = _home(wanted[start + i], shift)
-            links[i] = heads[homes[i]]
-        taken = 0
+            lines[i] = _home(wanted[start + i], shift)
+            seen[i] = codes[lines[i], 0]
         for i in range(size):
-            places[taken] = i
-            taken += links[i] != _END
-        for i in range(taken):
-            found[i] = codes[homes[places[i]]]
-        for i in range(taken):
-            place = places[i]
-            code, link = wanted[start + place], links[place]
-            if found[i] != code:
-                link = heads[_slot_of(code, homes[place], codes, heads)]
-            probes[count] = start + place
+            line, slot = _slot_of(wanted[start + i], lines[i], codes, heads)
+            link = heads[line, _HEADS + slot]
+            probes[count] = start + i
             rows[count] = link
             count += link != _END
     return count
@@ -176,7 +172,7 @@ def _walk(nexts, low, high, probes, rows, place, kept, active, left, right):  # 
 
 
 _NO_ROWS = np.empty(0, np.int32)
-_NO_CODES = np.empty(0, np.int64)
+_NO_CODES = np.empty((0, _LINE // 8), np.int64)
 
 
 @dataclass
@@ -264,8 +260,8 @@ class Multimap:
         self._high = -1
         self._base: int | None = None  # the code of the first slot, with dense addressing
         self._shift = np.uint64(0)
-        self._heads = np.empty(0, np.int32)
-        self._codes = _NO_CODES  # of the heads, with hashed addressing
+        self._heads: np.ndarray = _NO_CODES.view(np.int32)
+        self._codes = _NO_CODES  # with hashed addressing; the heads are then in the same memory
         self._left = np.empty(0, np.int32)
         self._right = np.empty(0, np.int32)
 
@@ -277,13 +273,13 @@ class Multimap:
     @property
     def nbytes(self) -> int:
         """Memory of the table in bytes; room for links that is not filled takes none yet."""
-        return self.rows * self.nexts.itemsize + int(self._heads.nbytes + self._codes.nbytes)
+        return self.rows * self.nexts.itemsize + int(self._heads.nbytes)
 
     @property
     def least(self) -> int:
         """The part of :attr:`nbytes` that a table takes however few rows it has."""
         few = self.rows * _DENSE_SPREAD < _DENSE_ALWAYS
-        return int(self._heads.nbytes + self._codes.nbytes) if few else 0
+        return int(self._heads.nbytes) if few else 0
 
     def insert(self, codes: np.ndarray) -> None:
         """Append rows with these ``int64`` codes, shape ``(n,)``.
@@ -317,7 +313,7 @@ class Multimap:
         """Whether there are slots for all codes, of which so many may be new."""
         if self._base is not None:
             return self._low >= self._base and self._high < self._base + len(self._heads)
-        return 4 * (self.distinct + more) <= 3 * len(self._heads)
+        return 4 * (self.distinct + more) <= 3 * _SLOTS * len(self._codes)
 
     def _address(self, needed: int) -> None:
         """Choose the addressing for the codes seen so far, so many of which may differ; move the heads."""
@@ -325,13 +321,16 @@ class Multimap:
         codes, heads, base = self._codes, self._heads, self._base
         if spread > max(_DENSE_SPREAD * self.rows, _DENSE_ALWAYS):
             room = max(needed, min(self._expected, _TRUSTED * self.rows))
-            bits = max(12, (2 * room - 1).bit_length())
+            bits = max(6, (4 * room // (3 * _SLOTS)).bit_length())
+            memory = np.full((_LINE << bits) + _LINE, _END, np.int8)  # so no slot has a head
+            start = -memory.ctypes.data % _LINE
             self._base, self._shift = None, np.uint64(64 - bits)
-            self._codes, self._heads = np.empty(1 << bits, np.int64), np.full(1 << bits, _END, np.int32)
+            self._codes = memory[start : start + (_LINE << bits)].view(np.int64).reshape(-1, _LINE // 8)
+            self._heads, first = self._codes.view(np.int32), _HEADS
             if base is not None:
                 taken = np.flatnonzero(heads != _END)
-                codes, heads = base + taken, heads[taken]
-            _move(codes, heads, self._codes, self._heads, self._shift)
+                codes, heads, first = (base + taken).reshape(-1, 1), heads[taken].reshape(-1, 1), 0
+            _move(codes, heads, first, self._codes, self._heads, self._shift)
             return
         # Room on both sides, or every new extreme of randomly ordered codes would move it; as much on the
         # side where they go on, as ascending ones do.
@@ -342,8 +341,8 @@ class Multimap:
         start = max(start, _LEAST)
         self._base, self._codes, self._heads = start, _NO_CODES, np.full(end - start, _END, np.int32)
         if base is None:
-            taken = heads != _END
-            self._heads[codes[taken] - start] = heads[taken]
+            taken = heads[:, _HEADS:] != _END
+            self._heads[codes[:, :_SLOTS][taken] - start] = heads[:, _HEADS:][taken]
         else:
             self._heads[base - start : base - start + len(heads)] = heads
 
