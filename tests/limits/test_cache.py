@@ -29,6 +29,7 @@ from millrace.limits.client import Client
 from millrace.limits.clock import VirtualClock
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.lookup_session import LookupSession
+from millrace.limits.messages import Claim, Settle
 from millrace.limits.registration import Registration
 from millrace.lookups.threads import within
 from tests.gate import sampled
@@ -128,6 +129,19 @@ def counted(cache: Path) -> tuple[int, int]:
     """The chunks and the keys in a file."""
     with closing(sqlite3.connect(cache)) as base:
         return base.execute("SELECT (SELECT count(*) FROM chunk), (SELECT count(*) FROM entry)").fetchone()
+
+
+async def test_rows_that_come_after_a_stop_are_kept(tmp_path, calendar):
+    """They were paid for; those that come when all is closed are no error."""
+    chunk = rows_of(KEYS)
+    settle = Settle(chunk.keys, chunk.counts, chunk.rows)
+    with LookupSession(offer(tmp_path / "c.sqlite"), calendar) as session:
+        client = session.join(lambda _: None)
+        session.handle(client, Claim(0, KEYS))
+        session.stop()
+        session.handle(client, settle)
+    session.handle(client, settle)
+    assert await look_up(offer(tmp_path / "c.sqlite"), calendar) == ([], EVERY_ROW)
 
 
 async def test_rows_that_another_process_removes_meanwhile_are_asked(tmp_path, calendar):

@@ -183,8 +183,8 @@ class LookupSession(OrderedSession):
         Raises:
             ValueError: It says nothing that a client of ours would say.
         """
-        if self._lost is not None and not isinstance(message, Release):
-            return  # what a call has cost counts, whoever wanted it
+        if self._lost is not None and not isinstance(message, Release | Settle):
+            return  # what a call has cost counts, and its rows are kept, whoever wanted it
         match message:
             case Request() | Release() | Pause():
                 if isinstance(message, Release) and message.unpriced is not None:
@@ -192,6 +192,8 @@ class LookupSession(OrderedSession):
                 if isinstance(message, Release) and message.seconds is not None:
                     self._figures.took(message.seconds, limited=message.limited, retried=message.retried)
                 self.permits.handle(self._owners[client], message)
+            case Settle() if self._written is not None:
+                pass  # the answers are closed
             case Settle():
                 size = len(message.rows) + _BYTES_A_KEY * len(message.keys)
                 self._do_for(client, partial(self._settle, client, message.chunk), size)
