@@ -59,6 +59,10 @@ def summed(figures: Iterable[Added]) -> tuple[Added, ...]:
     return tuple(sums.values())
 
 
+SUMMARIES = ("profile", "partition")
+"""Actions whose time counts at other modules too: at predicates, and at an eddy's modules."""
+
+
 @dataclass(frozen=True)
 class ModuleFigures(Sums):
     """What one module of one eddy did.
@@ -67,11 +71,12 @@ class ModuleFigures(Sums):
         name: For example ``SteM(orders)`` or ``Selection(a.x < b.y)``.
         action: ``"scan"``, ``"build"``, ``"probe"``, ``"join"``, ``"lookup"``, ``"select"``, ``"profile"``,
             ``"settle"``, ``"transfer"``, ``"divide"``, ``"output"`` or ``"aggregate"``; under a memory budget
-            also ``"write"`` and ``"read"``. ``"prune"`` counts row groups: those seen, and those read.
+            also ``"write"``, ``"read"`` and ``"partition"``. ``"prune"`` counts row groups: those seen, and
+            those read.
         tuples_in: Tuples sent to the module.
         tuples_out: Tuples it returned.
         calls: Batches sent to it; of an index join's lookups, the bindings that were asked for.
-        seconds: Wall time spent in it. What a profile spends counts at each of its predicates too.
+        seconds: Wall time spent in it. Time of ``SUMMARIES`` counts at other modules too.
         evaluated: Rows that a user's predicate was called for, repeated calls included.
         bytes: For ``"write"`` and ``"read"``, tuples that were spilled: their size in the files.
     """

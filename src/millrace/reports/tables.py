@@ -100,6 +100,7 @@ WORDS = {
     "probe": "Looks for matches among stored rows.",
     "select": "Lets tuples pass or drops them.",
     "profile": "Calls predicates on a sample, to learn their cost; its time counts at each predicate.",
+    "partition": "Joins a part of the tuples, under a memory budget; its time counts at each module.",
     "settle": "Decides what errors of predicates come to.",
     "transfer": "Drops rows without a match elsewhere, before they meet a join.",
     "divide": "Sends tuples on by their content.",

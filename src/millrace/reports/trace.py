@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.engine.figures import CellFigures, Counts
+from millrace.engine.figures import SUMMARIES, CellFigures, Counts
 from millrace.reports.run_report import RunReport
 from millrace.reports.tables import FIGURES
 
@@ -40,8 +40,7 @@ def _events(report: RunReport) -> Iterator[Event]:
 
 
 def _of_cell(cell: CellFigures, name: str) -> Iterator[Event]:
-    # What a profile spends counts at each of its predicates already.
-    readings = [one for one in cell.readings if one.action != "profile"]
+    readings = [one for one in cell.readings if one.action not in SUMMARIES]
     longest = max((one.points for one in readings), key=len, default=())
     shares, times = [0.0], [0.0]  # of the source tuples that were sent on by a moment, and when that was
     now = 0.0

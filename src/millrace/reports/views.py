@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from millrace.engine.figures import CellFigures, Counts
+from millrace.engine.figures import SUMMARIES, CellFigures, Counts
 from millrace.reports.pages.advice import advice
 from millrace.reports.pages.saved import headline
 from millrace.reports.run_report import RunReport, Totals
@@ -53,7 +53,7 @@ def _orders(report: RunReport) -> Table | None:
 
 def _modules(report: RunReport) -> Table | None:
     ran = [one for _, one in report.modules()]
-    whole = sum(one.seconds for one in ran if one.action != "profile")
+    whole = sum(one.seconds for one in ran if one.action not in SUMMARIES)
     rows = []
     for one in sorted(ran, key=lambda one: -one.seconds):
         part = one.seconds / whole if whole else 0.0
@@ -64,8 +64,7 @@ def _modules(report: RunReport) -> Table | None:
                 "ratio": one.tuples_out / one.tuples_in if one.tuples_in else None,
                 "evaluated": one.evaluated or None,
                 "each": one.seconds / (one.evaluated or one.tuples_in) if one.tuples_in else 0.0,
-                # What a profile spends counts at each of its predicates already.
-                "part": None if one.action == "profile" else part,
+                "part": None if one.action in SUMMARIES else part,
             }
         )
     names = ("module", "action", "tuples_in", "tuples_out", "ratio", "evaluated", "each", "seconds", "part")

@@ -164,7 +164,7 @@ def test_figures_tell_what_was_spilled(options):
     scanned = {m.name: m.tuples_out for m in figures.modules if m.action == "scan"}
     assert scanned == {f"Scan({alias})": table.num_rows for alias, table in CASE.tables.items()}
     assert figures.output_tuples == CASE.expected().total()
-    assert any(m.action == "join" and m.calls for m in figures.modules)
+    assert any(m.action == "partition" and m.calls for m in figures.modules)
 
 
 @pytest.mark.parametrize("bound", [None, 500])

@@ -252,11 +252,12 @@ def test_show_opens_a_browser_or_displays_in_a_notebook(monkeypatch, tmp_path, k
 
 
 def test_shares_of_time_add_up_to_the_whole():
-    """What a profile took counts at its predicates, and there alone."""
+    """What a profile or a join of partitions took counts at its predicates and modules, and there alone."""
     modules = (
         ModuleFigures("Predicate(a(x))", "select", 1000, 100, 4, 3.0),
         ModuleFigures("Predicate(b(x))", "select", 100, 50, 4, 1.0),
         ModuleFigures("Profile(a(x), b(x))", "profile", 40, 40, 1, 0.5),
+        ModuleFigures("Partitions in memory", "partition", 1000, 50, 4, 0.25),
     )
     table = block_view(RunReport({"b0": [CellFigures(0, 4.0, modules)]}), "b0").tables["Modules"]
     place = table.columns.index(FIGURES["part"]) - 1
@@ -264,4 +265,5 @@ def test_shares_of_time_add_up_to_the_whole():
         ("Predicate(a(x))", 0.75, "75 %"),
         ("Predicate(b(x))", 0.25, "25 %"),
         ("Profile(a(x), b(x))", 0.0, ""),
+        ("Partitions in memory", 0.0, ""),
     ]

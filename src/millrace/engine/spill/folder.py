@@ -42,8 +42,8 @@ class Tally:
     def __init__(self, aliases: Sequence[str]) -> None:
         self.aliases = aliases
         self.files = self.splits_by_key = self.splits_by_rows = 0
-        self.in_memory = ModuleFigures("Partitions in memory", "join", 0, 0, 0, 0.0)
-        self.from_disk = ModuleFigures("Partitions from disk", "join", 0, 0, 0, 0.0)
+        self.in_memory = ModuleFigures("Partitions in memory", "partition", 0, 0, 0, 0.0)
+        self.from_disk = ModuleFigures("Partitions from disk", "partition", 0, 0, 0, 0.0)
         self._flows: dict[str, dict[int, ModuleFigures]] = {"scan": {}, "write": {}, "read": {}}
         self._eddies = CellFigures(0, 0.0)
 
@@ -75,7 +75,7 @@ class Tally:
     def joined(self, figures: CellFigures, *, from_disk: bool) -> None:
         """Book an eddy that has ended, but for its scans: sources are booked where they are read."""
         tuples_in = sum(m.tuples_in for m in figures.modules if m.action == "scan")
-        join = ModuleFigures("", "join", tuples_in, figures.output_tuples, 1, figures.seconds)
+        join = ModuleFigures("", "partition", tuples_in, figures.output_tuples, 1, figures.seconds)
         if from_disk:
             self.from_disk += join
         else:

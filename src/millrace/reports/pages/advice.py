@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from millrace.engine.figures import SUMMARIES
 from millrace.reports.run_report import RunReport
 from millrace.reports.text import count, duration, share, size
 
@@ -95,8 +96,7 @@ def _skewed(report: RunReport) -> Iterator[Advice]:
 
 
 def _costly(report: RunReport) -> Iterator[Advice]:
-    # What a profile spends counts at each of its predicates already.
-    modules = [one for _, one in report.modules() if one.action != "profile"]
+    modules = [one for _, one in report.modules() if one.action not in SUMMARIES]
     whole = sum(one.seconds for one in modules)
     if whole < _NOTABLE_SECONDS:
         return
