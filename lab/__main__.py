@@ -26,7 +26,7 @@ _FIRST = "first"
 """What ``--ablate`` takes for each figure's first broken engine."""
 
 QUICK_SCALE = 0.1
-SOAKS = {"crashes": 50, "hub-crashes": 50, "workers": 50, "sinks": 50, "memory": 200}
+SOAKS = {"crashes": 50, "hub-crashes": 50, "workers": 50, "sinks": 50, "faults": 1000, "memory": 200}
 """Long runs, with their numbers of failures or micro-batches."""
 
 Scale = Annotated[float, typer.Option(min=0.0001, max=1000, help="Size of the data.")]
@@ -72,9 +72,9 @@ def soak(
     json: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Run for minutes to an hour: drivers and workers killed, sinks that raise, and workers' memory.
+    """Run for minutes to an hour: drivers and workers killed, sinks that raise, faults, and workers' memory.
 
-    Exits with 1 where rows are lost or doubled, or memory grows.
+    Exits with 1 where rows are lost or doubled, a fault makes a task wait for ever, or memory grows.
     """
     from lab.bench.harness import execute
     from lab.soak import BENCH

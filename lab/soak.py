@@ -61,6 +61,8 @@ def measure(run: Run) -> None:
     with own_folder() as folder:
         if name == "memory":
             _memory(run, Path(folder))
+        elif name == "faults":
+            _faults(run, Path(folder))
         elif name in ("workers", "sinks"):
             _failures(run, Path(folder), name)
         else:
@@ -275,6 +277,27 @@ def _rows(spark: SparkSession, *source: str) -> Rows:
     return Counter((k, t, *(round(x, 6) for x in more)) for k, t, *more in zip(*columns, strict=True))
 
 
+def _faults(run: Run, folder: Path) -> None:
+    """Break calls of the coordinator that touch disk or network, so many times, as its tests do.
+
+    Raises:
+        AssertionError: A task lost rows, or failed with an error that is none of ours.
+        TimeoutError: A task, a question or the end hangs.
+    """
+    import pytest
+
+    from tests.limits.test_cache import run_with_faults
+
+    ended = failed = 0
+    for seed in range(run.rounds):
+        run.says(f"faults: run {seed + 1} of {run.rounds}")
+        with pytest.MonkeyPatch.context() as patched:
+            outcomes = run_with_faults([_SEED * 10_000 + seed], folder, patched)
+        ended, failed = ended + outcomes[0], failed + outcomes[1]
+    run.figures = {"faults_ended": ended, "faults_failed": failed}
+    run.targets = {"faults_ended": Target(low=1), "faults_failed": Target(low=1)}
+
+
 def _memory(run: Run, folder: Path) -> None:
     """Compare the most memory of the largest worker in the last tenth of micro-batches with the second tenth.
 
@@ -323,7 +346,7 @@ def _largest_worker() -> float:
     return float(max(found))
 
 
-NAMES = ("crashes", "hub-crashes", "workers", "sinks", "memory")
+NAMES = ("crashes", "hub-crashes", "workers", "sinks", "faults", "memory")
 # Spark repeats the task of a worker that was killed.
 BENCH = Bench(measure, NAMES, least=1, master="local[2,4]", conf=SETTINGS)
 

@@ -11,7 +11,7 @@ import re
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
@@ -453,13 +453,19 @@ async def look_up_all(coordinator: Coordinator, seed: int) -> list[BaseException
 @pytest.mark.parametrize("seeds", sampled([range(low, low + 50) for low in range(0, 300, 50)], 6), ids=str)
 def test_no_fault_of_disk_or_network_makes_anybody_wait_for_ever(seeds, tmp_path, monkeypatch):
     """Three hundred runs with faults: each task, each question and the end come to an answer or an error."""
+    ended, failed = run_with_faults(seeds, tmp_path, monkeypatch)
+    assert ended and failed
+
+
+def run_with_faults(seeds: Iterable[int], folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Return how many tasks ended and failed; raises where one hangs or loses rows."""
     monkeypatch.setattr("millrace.limits.server._LOOK_SECONDS", 0.05)
     monkeypatch.setattr("millrace.limits.connection.BYE_SECONDS", 1.0)
     ended = failed = 0
     for seed in seeds:
         with monkeypatch.context() as patched:
             coordinator = Coordinator()
-            cached = Registration("names", 2, cache=tmp_path / f"{seed % 5}.sqlite", fingerprint="f" * 32)
+            cached = Registration("names", 2, cache=folder / f"{seed % 5}.sqlite", fingerprint="f" * 32)
             coordinator.register("run", [Registration("names", 2), cached])
             break_places(patched, seed)
             outcomes = run(look_up_all(coordinator, seed))
@@ -470,4 +476,4 @@ def test_no_fault_of_disk_or_network_makes_anybody_wait_for_ever(seeds, tmp_path
             assert all(each is None or isinstance(each, MillraceError) for each in outcomes), outcomes
             failed += sum(each is not None for each in outcomes)
             ended += sum(each is None for each in outcomes)
-    assert ended and failed
+    return ended, failed
