@@ -126,7 +126,7 @@ def test_row_numbers_are_given_back(monkeypatch):
     monkeypatch.setattr(cells, "_MOST_ROWS", 20)
     cluster, got, want = play(STEADY)
     (cell,) = cluster.processes[0].values()
-    assert got == want and max(cell._run.rows(name) for name in NAMES) < 40
+    assert got == want and max(cell.run.rows(name) for name in NAMES) < 40
 
 
 def test_a_row_of_the_far_future_holds_nothing_back(monkeypatch):
@@ -180,7 +180,7 @@ def test_cells_of_earlier_starts_of_a_query_go(monkeypatch):
 def test_what_was_learned_survives_a_restart(monkeypatch):
     """The eddies of a new process begin with it."""
     cluster, _, _ = play(STEADY[:40], [(0, None)])
-    old = next(iter(cluster.processes[0].values()))._run
+    old = next(iter(cluster.processes[0].values())).run
     begun = beginnings(monkeypatch, [old])
     cluster.restart()
     cluster.batch({"a": [(0, 41, 999)]})

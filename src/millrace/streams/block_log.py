@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # One variable, because Spark takes some 10 ms a task to make each, for every field of its type.
 _KEY = StructType([StructField("key", StringType())])
 _VALUE = StructType([StructField("text", StringType()), StructField("block", BinaryType())])
-_HEAD, _LESSONS = "head", "lessons"
+_HEAD, LESSONS = "head", "lessons"
 
 _CHAIN = 64
 """So many micro-batches behind, state in memory can catch up."""
@@ -104,13 +104,6 @@ class Log:
 
     def put_head(self, head: Head) -> None:
         self.put_text(_HEAD, json.dumps(asdict(head), separators=(",", ":")))
-
-    def lessons(self) -> str | None:
-        """Return what eddies of the cell have learned; None while it is nothing."""
-        return self.text(_LESSONS)
-
-    def put_lessons(self, text: str) -> None:
-        self.put_text(_LESSONS, text)
 
     def text(self, name: str) -> str | None:
         """Return what is kept besides the blocks under a name; None if it is nothing."""

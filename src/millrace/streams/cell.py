@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext
 
-from millrace.reports.micro_batch import Orders, StreamFigures
+from millrace.reports.micro_batch import StreamFigures
 from millrace.spark.task_inputs import WatchedTable
 from millrace.spark.worker import look_again
 from millrace.streams.arrivals import Arrived
@@ -46,6 +46,7 @@ class Cell:
         run: The eddy, where it is one of another join: of the same streams, with further columns.
 
     Attributes:
+        run: The eddy.
         token: Names the attempt at a micro-batch that this is the state after.
         batch: Number of that micro-batch.
         restored: Tuples that were read from the log so far.
@@ -61,7 +62,7 @@ class Cell:
         watched = (table for table in task.tables.values() if isinstance(table, WatchedTable))
         # Before they are read: what is written meanwhile is read next time.
         self._watched = [(table, table.open().states) for table in watched]
-        self._run = run or task.run(lessons)
+        self.run = run or task.run(lessons)
         self._sizes: dict[BlockKey, int] = {}  # of all blocks of the log, in bytes
         # By stream, in order of arrival: the number of tuples up to the end of each block, and its newest.
         self._ends: dict[str, deque[tuple[int, int]]] = {stream.alias: deque() for stream in task.streams}
@@ -70,12 +71,12 @@ class Cell:
 
     @property
     def nbytes(self) -> int:
-        return self._run.nbytes
+        return self.run.nbytes
 
     @property
     def held(self) -> int:
         """Tuples of streams that are kept."""
-        return sum(self._run.held(alias) for alias in self._ends)
+        return sum(self.run.held(alias) for alias in self._ends)
 
     @property
     def is_worn(self) -> bool:
@@ -88,7 +89,7 @@ class Cell:
             return True
         if self._stuck > max(_STUCK, self.held - self._stuck):
             return True
-        return any(self._run.rows(alias) > _MOST_ROWS for alias in self._ends)
+        return any(self.run.rows(alias) > _MOST_ROWS for alias in self._ends)
 
     def streams(self, arrived: Mapping[int, Arrived], expired: Mapping[str, int]) -> Iterator[StreamFigures]:
         """Yield the figures of each stream, after a micro-batch.
@@ -101,28 +102,19 @@ class Cell:
             sizes[key.relation].append(size)
         for stream in self._task.streams:
             came, stored = arrived.get(stream.number), sizes[stream.number]
-            nbytes, index_bytes = self._run.nbytes_of(stream.alias)
+            nbytes, index_bytes = self.run.nbytes_of(stream.alias)
             yield StreamFigures(
                 stream.alias,
                 0 if came is None else came.rows.num_rows,
                 0 if came is None else came.late,
                 expired[stream.alias],
-                self._run.held(stream.alias),
+                self.run.held(stream.alias),
                 nbytes,
                 index_bytes,
                 sum(stored),
                 len(stored),
                 int(came.times[-1]) if came is not None and len(came.times) else None,
             )
-
-    def orders(self) -> Orders:
-        """Return the orders that tuples took since this was last asked, those of most tuples first."""
-        return self._run.take_orders()
-
-    @property
-    def learned(self) -> str:
-        """What the eddy has learned, as JSON."""
-        return self._run.learned()
 
     def follows(self, head: Head) -> bool:
         """Whether this is the state after the micro-batch of a head, or after one that led to it."""
@@ -156,7 +148,7 @@ class Cell:
 
     def _restore(self, arrived: Iterable[tuple[str, pa.RecordBatch]]) -> list[int]:
         """Take in tuples by alias whose results are out; as :meth:`ContinuousRun.restore`."""
-        return self._run.restore(arrived)
+        return self.run.restore(arrived)
 
     def _carried(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
         """Return tuples of the log as the eddy takes them in, which may be fewer.
@@ -170,16 +162,16 @@ class Cell:
         self.batch += 1
         self._fresh.clear()
         came = {self._task.by_number[number]: each for number, each in arrived.items() if each.rows.num_rows}
-        before = {stream.alias: self._run.rows(stream.alias) for stream in came}
+        before = {stream.alias: self.run.rows(stream.alias) for stream in came}
         carried = {s.alias: self._carried(s, each.rows, self.batch) for s, each in came.items()}
-        yield from self._run.extend({alias: rows for alias, rows in carried.items() if rows.num_rows})
+        yield from self.run.extend({alias: rows for alias, rows in carried.items() if rows.num_rows})
         for stream, each in came.items():
             blocks = [
                 (BlockKey(stream.number, newest, self.batch), rows)
                 for newest, rows in each.blocks(stream.keeps)
             ]
             self._fresh += blocks
-            end, last = before[stream.alias], self._run.rows(stream.alias)
+            end, last = before[stream.alias], self.run.rows(stream.alias)
             # No tuple was left out, for a null key or another reason.
             whole = last - end == each.rows.num_rows
             for key, rows in blocks:
@@ -196,7 +188,7 @@ class Cell:
 
         The watermark is in microseconds. Returns how many tuples have expired, by the stream's alias.
         """
-        before = {alias: self._run.held(alias) for alias in self._ends}
+        before = {alias: self.run.held(alias) for alias in self._ends}
         for key, rows in self._fresh:
             if not self._is_over(key, watermark):
                 self._sizes[key] = log.put(key, rows)
@@ -206,7 +198,7 @@ class Cell:
         for key in over:
             del self._sizes[key]
         self._forget(watermark)
-        return {alias: held - self._run.held(alias) for alias, held in before.items()}
+        return {alias: held - self.run.held(alias) for alias, held in before.items()}
 
     def write_anew(self, log: Log) -> None:
         """Write the window anew: small blocks of a stream become large ones.
@@ -270,7 +262,7 @@ class Cell:
                 if self._is_over(BlockKey(stream.number, newest, 0), watermark)
             )
         if below:
-            self._run.evict(below)
+            self.run.evict(below)
 
 
 _CELLS: OrderedDict[tuple[str, str, int], Cell] = OrderedDict()

@@ -86,9 +86,9 @@ class PreservingCell(Cell):
         """Join them again, for the matches; the results are out already."""
         ends = []
         for alias, rows in arrived:
-            for results in self._run.extend({alias: rows} if rows.num_rows else {}):
+            for results in self.run.extend({alias: rows} if rows.num_rows else {}):
                 self._mark(results)
-            ends.append(self._run.rows(alias))
+            ends.append(self.run.rows(alias))
         return ends
 
     def _carried(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:

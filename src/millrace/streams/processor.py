@@ -18,7 +18,7 @@ from millrace.reports.micro_batch import encode_cell
 from millrace.spark.exchange import NOTHING
 from millrace.spark.worker import acknowledge, keep_modules
 from millrace.streams.arrivals import Arrived, arrived
-from millrace.streams.block_log import Head, Log
+from millrace.streams.block_log import LESSONS, Head, Log
 from millrace.streams.cell import Cell, keep_cell, take_cell
 from millrace.streams.preserving import PreservingCell
 from millrace.streams.task import ContinuousJoin
@@ -126,7 +126,7 @@ class CellProcessor(StatefulProcessor):
             cell.write_anew(log)
         cell.token = uuid.uuid4().hex
         if cell.batch % _LEARNING == 0:
-            log.put_lessons(cell.learned)
+            log.put_text(LESSONS, cell.run.learned())
         log.put_head(
             replace(
                 head,
@@ -149,7 +149,7 @@ class CellProcessor(StatefulProcessor):
             restored=cell.restored - before,
             rebuilt=int(rebuilt),
             seconds=time.perf_counter() - began,
-            cells=encode_cell(cell.streams(counted, expired), cell.orders()),
+            cells=encode_cell(cell.streams(counted, expired), cell.run.take_orders()),
         )
 
     def _counted(self, batch: pa.RecordBatch) -> int:
@@ -166,7 +166,7 @@ class CellProcessor(StatefulProcessor):
         cell = take_cell(self._task.name, number, head)
         rebuilt = cell is None and head.batch >= 0  # a cell that has worked before
         kind = Cell if self._task.preserved is None else PreservingCell
-        cell = cell or kind(self._task, self._log.lessons())
+        cell = cell or kind(self._task, self._log.text(LESSONS))
         before = cell.restored
         cell.catch_up(self._log, head)
         return cell, before, rebuilt

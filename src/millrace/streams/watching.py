@@ -6,7 +6,6 @@ Spark Connect alike; each micro-batch is reported once, in order, a moment after
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -144,15 +143,8 @@ def log(spark: SparkSession, path: str | Path) -> StreamWatch:
 
 
 def _append(target: Path, line: str) -> None:
-    """Append a line in one call: lines of several processes do not mix, and none is there in part.
-
-    The file is opened each time, so that it may be moved away and begun anew.
-    """
     data = f"{line}\n".encode()
-    descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        written = os.write(descriptor, data)
-        if written != len(data):
-            raise OSError(f"{target}: {written} of {len(data)} bytes were written")
-    finally:
-        os.close(descriptor)
+    with target.open("ab", buffering=0) as file:
+        written = file.write(data)
+    if written != len(data):
+        raise OSError(f"{target}: {written} of {len(data)} bytes were written")

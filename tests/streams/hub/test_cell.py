@@ -223,8 +223,8 @@ def test_what_was_learned_survives_a_restart(monkeypatch):
     """The eddy of all queries begins with it."""
     _, _, cluster = play(STEADY[:40], {0: ([("all", "a", 0, "now")], None)})
     (cell,) = cluster.processes[0].values()
-    known = [recent_tuples(cell._run, [cell._run])]
-    begun = beginnings(monkeypatch, [cell._run])
+    known = [recent_tuples(cell.run, [cell.run])]
+    begun = beginnings(monkeypatch, [cell.run])
     cluster.restart()
     cluster.batch({"a": [(0, 41, 999)]})
     assert all(known) and begun == known

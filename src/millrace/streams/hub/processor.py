@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from millrace.spark.worker import look_again
 from millrace.streams.arrivals import Arrived
-from millrace.streams.block_log import Head
+from millrace.streams.block_log import LESSONS, Head
 from millrace.streams.cell import Cell, take_cell
 from millrace.streams.hub.cell import HubCell
 from millrace.streams.hub.query import Change, Registry, from_json, read_json, to_text
@@ -54,7 +54,7 @@ class HubProcessor(CellProcessor):
         if kept is None or rebuilt:
             if kept is not None:
                 look_again()
-            kept = HubCell(self._task, after, self._log.lessons())
+            kept = HubCell(self._task, after, self._log.text(LESSONS))
             before = 0
             kept.came = window
         else:
