@@ -120,6 +120,44 @@ def test_what_has_no_match_in_small_relations_is_not_sent(spark, tpch_tiny, expe
     assert sent[True][1] <= sent[False][1]
 
 
+SELF_JOINS = [
+    ("SELECT a.k, a.v, b.w FROM t a JOIN t b ON a.k = b.k", {}, 1),
+    ("SELECT a.k, a.v FROM t a JOIN t b ON a.k = b.k AND a.v < b.w WHERE a.v > 3 AND b.v > 3", {}, 1),
+    ("SELECT a.v, b.v, c.w FROM t a JOIN t b ON a.k = b.k JOIN t c ON b.k = c.k", {"cells": 3}, 1),
+    ("SELECT a.v, b.w FROM t a LEFT JOIN t b ON a.k = b.k AND a.v < b.w", {}, 1),
+    ("SELECT a.v FROM t a WHERE NOT EXISTS (SELECT 1 FROM t b WHERE a.k = b.k AND a.v < b.w)", {}, 1),
+    ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.k", {"architecture": "static"}, 1),
+    ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.k", {"architecture": "stairs", "online": True}, 1),
+    ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.k", {"memory_budget": 50_000}, 2),
+    ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.v", {}, 2),
+    ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.k WHERE a.v > 3", {}, 2),
+    ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.k WHERE a.v > 3 AND b.v > 4", {}, 2),
+]
+
+
+@pytest.mark.parametrize(("text", "options", "times"), SELF_JOINS)
+def test_a_self_join_by_one_key_is_read_and_sent_once(spark, tmp_path, text, options, times):
+    """Each role has its own columns and its own part in the join; other keys or filters keep roles apart."""
+    path = str(tmp_path / "t.parquet")
+    rows = [(None if n % 11 == 0 else n % 23, n % 7, n % 5) for n in range(150)]
+    table = pa.table([pa.array(each, pa.int64()) for each in zip(*rows, strict=True)], ["k", "v", "w"])
+    pq.write_table(table, path, row_group_size=40)
+    (block,) = millrace.query(text, spark=spark, tables={"t": path}, options={"take_all": True}).blocks
+    run = execute(spark, block, Options.of({"placement": "hypercube", **options}))
+    with duckdb.connect() as database:
+        database.execute(f"CREATE VIEW t AS FROM '{path}'")
+        expected = Counter(database.execute(text).fetchall())
+    assert Counter(map(tuple, run.frame.collect())) == expected
+    figures = run.reports.figures()
+    cuts = {m.name for f in figures for m in f.modules if m.name.startswith("Cut(")}
+    assert len(cuts) == times
+    assert run.plan.count("read and sent once with") == len(block.join.sources) - times
+    sent, received = (
+        sum(f.rows_exchanged for f in figures if (f.cell < 0) is maps) for maps in (True, False)
+    )
+    assert sent == received > 0
+
+
 def test_a_set_is_not_split(spark, tmp_path):
     """A relation with set semantics is neither streamed nor spread: its duplicates meet."""
     key = pa.int64()

@@ -73,6 +73,14 @@ class Cut:
     block_bytes: int
 
 
+@dataclass(frozen=True)
+class SharedBlocks:
+    """Blocks of several relations that are the same rows, cut alike; the first one sends them."""
+
+    relations: tuple[int, ...]
+    schema: pa.Schema  # the columns of them all
+
+
 Partitioner = Callable[[pa.RecordBatch], Array]
 """Spreads the rows of one map task: a number from 0 for each row of the next batch, shape ``(n,)``.
 
@@ -276,7 +284,7 @@ class BlockReader:
 
     ``rows`` are of ``BLOCK_SCHEMA``, ``schemas`` by the relations' numbers. All rows must be for one cell,
     that of the first if none is given. ``last`` is a relation whose blocks are sorted behind all others: a
-    source ends when the first of these is seen, and they need not be kept in memory.
+    source ends when the first of these is seen, and they need not be kept in memory. It shares none.
     """
 
     def __init__(
@@ -285,6 +293,7 @@ class BlockReader:
         schemas: Sequence[pa.Schema],
         cell: int | None = None,
         last: int | None = None,
+        shared: Sequence[SharedBlocks] = (),
     ) -> None:
         self.rows = 0
         self.blocks = 0
@@ -295,6 +304,8 @@ class BlockReader:
         self._cell = cell
         self._last = last
         self._waiting: list[deque[pa.Buffer]] = [deque() for _ in schemas]
+        self._readers = {blocks.relations[0]: blocks.relations for blocks in shared}
+        self._sent = {relation: blocks for blocks in shared for relation in blocks.relations}
 
     @property
     def cell(self) -> int | None:
@@ -305,14 +316,16 @@ class BlockReader:
 
     def source(self, relation: int) -> Iterator[pa.RecordBatch]:
         """Yield the relation's batches as they are asked for; blocks of others wait encoded."""
-        waiting = self._waiting[relation]
+        waiting, own, shared = self._waiting[relation], self._schemas[relation], self._sent.get(relation)
+        sent = own if shared is None else shared.schema
+        is_counted = shared is None or relation == shared.relations[0]
         # A block of the last relation shows that the others have no more.
         others_end = () if self._last is None or relation == self._last else self._waiting[self._last]
         while waiting or (not others_end and self._pull()):
             while waiting:
-                batch = pa.ipc.read_record_batch(waiting.popleft(), self._schemas[relation])
-                self.rows += batch.num_rows
-                yield batch
+                batch = pa.ipc.read_record_batch(waiting.popleft(), sent)
+                self.rows += batch.num_rows if is_counted else 0
+                yield batch if sent is own else batch.select(own.names)
 
     def drain(self) -> None:
         """Take in the rest: the map tasks' figures are complete then, and Spark can use the worker again."""
@@ -341,7 +354,8 @@ class BlockReader:
             if relation == FIGURES:
                 self.figures.append(block.to_pybytes().decode())
             elif relation != NOTHING:
-                self._waiting[relation].append(block)
+                for reader in self._readers.get(relation, (relation,)):
+                    self._waiting[reader].append(block)
                 self.blocks += 1
                 self.bytes += size
         return True

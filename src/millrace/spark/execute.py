@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as sf
 from millrace.engine.aggregate import CHUNK
 from millrace.engine.arrays import Array, fixed_width
 from millrace.engine.eager import EagerAggregation
-from millrace.engine.plan.expressions import Call, Predicate, Value, show
+from millrace.engine.plan.expressions import Call, ColumnRef, Predicate, Value, columns_of, renamed, show
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.engine.stairs.choice import architecture_of
 from millrace.engine.tuples.keys import codes
@@ -24,7 +24,7 @@ from millrace.parquet.tables import Split, splits
 from millrace.predicates import PredicateSpec
 from millrace.spark.block import Block, FrameInput, LookupInput, ParquetInput, PreparedBlock, scan_of
 from millrace.spark.coordinator import Limits, Lookups, Registered
-from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut
+from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut, SharedBlocks
 from millrace.spark.hypercube import Axis, Cube, find_frequent
 from millrace.spark.placement import Mode, Size, place, small_relations
 from millrace.spark.reports import FileWarmStart, Reports
@@ -105,6 +105,25 @@ class _Source:
         assert isinstance(self.scan, ParquetInput)
         parts = deal(self.splits or (), loads)
         return Scan.of(self.relation.schema, self.scan.filters, parts, self.scan.table.computed)
+
+    def is_same(self, other: _Source) -> bool:
+        """Whether it reads the same rows of the same files, whatever columns each of them has."""
+        mine, its = self.scan, other.scan
+        if not isinstance(mine, ParquetInput) or not isinstance(its, ParquetInput):
+            return False
+        names = {r: ColumnRef(other.alias, r.column) for each in mine.filters for r in columns_of(each)}
+        return (
+            (mine.table, mine.table.computed) == (its.table, its.table.computed)
+            and tuple(renamed(each, names) for each in mine.filters) == its.filters
+            and [(s.path, s.group, s.rows, s.state) for s in self.splits or ()]
+            == [(s.path, s.group, s.rows, s.state) for s in other.splits or ()]
+        )
+
+    def widened(self, schema: pa.Schema) -> _Source:
+        """Return it with these columns of its files; what a file lacks of them its splits know."""
+        assert isinstance(self.scan, ParquetInput)
+        parts = splits(self.scan.table, self.scan.filters, tuple(schema.names))
+        return replace(self, relation=replace(self.relation, schema=schema), splits=parts)
 
     def sample(self, axis: Axis) -> Array:
         """Return codes of keys in two of its row groups; none of a DataFrame, or of what cannot be read."""
@@ -237,6 +256,7 @@ class _Assembly:
             target=target,
             aggregate=self._block.aggregate,
             eager=self._eager(join),
+            shared=self._shared,
         )
         if Mode.STREAMED in placement.modes:
             assert placement.stream is not None
@@ -330,6 +350,45 @@ class _Assembly:
         return [source for source in self._sources if source.mode is Mode.SHUFFLED]
 
     @cached_property
+    def _shared(self) -> tuple[SharedBlocks, ...]:
+        """Return the relations that are the same rows, cut alike, which are read and sent once.
+
+        Blocks wait in memory until the last of their relations reads them. So there are none under a budget,
+        and the relation that is sorted last shares none. Nor where map tasks filter what they send: a row may
+        have matches in one role and none in another.
+        """
+        if self._options.memory_budget is not None or self._lookups or self._reduction is not None:
+            return ()
+        groups: list[list[_Source]] = []
+        for source in (source for source in self._exchanged if source is not self._last):
+            cuts_alike = partial(self._placement.cube.cuts_alike, source.number)
+            same = (g for g in groups if cuts_alike(g[0].number) and source.is_same(g[0]))
+            group = next(same, None) if len(source.relation.schema) else None
+            if group is None:
+                groups.append([source])
+            else:
+                group.append(source)
+        return tuple(
+            SharedBlocks(
+                tuple(source.number for source in group),
+                pa.schema({field.name: field for s in group for field in s.relation.schema}.values()),
+            )
+            for group in groups
+            if len(group) > 1
+        )
+
+    @cached_property
+    def _sent(self) -> list[_Source]:
+        """Return the exchanged relations whose blocks are sent; others read those of one of these."""
+        schemas = {blocks.relations[0]: blocks.schema for blocks in self._shared}
+        others = {number for blocks in self._shared for number in blocks.relations[1:]}
+        return [
+            source.widened(schemas[source.number]) if source.number in schemas else source
+            for source in self._exchanged
+            if source.number not in others
+        ]
+
+    @cached_property
     def _last(self) -> _Source | None:
         """Return the relation whose blocks are sorted last, or None to leave blocks unsorted."""
         cells = self._placement.cells
@@ -346,7 +405,7 @@ class _Assembly:
         assert cells is not None
         rows = spark_schema(BLOCK_SCHEMA)
         # Relations to be built first come first, as far as Spark keeps the order.
-        ordered = sorted(self._exchanged, key=lambda source: source.size.rows)
+        ordered = sorted(self._sent, key=lambda source: source.size.rows)
         cuts = {source.alias: Cut(source.number, cube, self._options.block_bytes) for source in ordered}
         sides = []
         scanned = [source for source in ordered if isinstance(source.scan, ParquetInput)]
@@ -384,9 +443,9 @@ class _Assembly:
     def _tasks(self) -> int | None:
         """Return how many tasks tell figures; None with DataFrames, of whose partitions Spark alone knows."""
         cells = self._placement.cells
-        if cells is None or any(isinstance(source.scan, FrameInput) for source in self._exchanged):
+        if cells is None or any(isinstance(source.scan, FrameInput) for source in self._sent):
             return None
-        return cells + (self._scanning(self._exchanged) if self._exchanged else 0)
+        return cells + (self._scanning(self._sent) if self._sent else 0)
 
     def _plan(self) -> str:
         placement, join = self._placement, self._join
@@ -397,6 +456,7 @@ class _Assembly:
             lines.append(f"  because {placement.reason}")
         if not in_place:
             lines.append(f"  {placement.cube.show([source.alias for source in self._sources])}")
+        firsts = {n: self._join.sources[b.relations[0]].alias for b in self._shared for n in b.relations[1:]}
         for source in self._sources:
             relation, size, scan = source.relation, source.size, source.scan
             text = f"  {relation.alias}: about {size.rows:,} rows, {size.bytes / 1e6:,.1f} MB"
@@ -418,6 +478,7 @@ class _Assembly:
             text += f"; {source.mode.value}"
             copies = placement.cube.copies(source.number)
             text += f", {copies} copies" if source.mode is Mode.SHUFFLED and copies > 1 else ""
+            text += f", read and sent once with {firsts[source.number]}" if source.number in firsts else ""
             lines.append(text + (", sorted last" if source is self._last else ""))
         if not in_place and self._reduction is not None:
             lines.append(f"  what has no match in {', '.join(self._reduction.aliases)} is not sent")

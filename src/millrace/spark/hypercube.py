@@ -88,6 +88,16 @@ class Cube:
         """Return to how many cells each tuple of the relation goes."""
         return math.prod(axis.share for axis in self.axes if axis.column(relation) is None)
 
+    def cuts_alike(self, one: int, other: int) -> bool:
+        """Whether equal tuples of two relations go to the same cells.
+
+        Two relations on an axis without a type, or with frequent keys of which one is spread, do not.
+        """
+        return all(
+            axis.column(one) == axis.column(other) and axis.spreads(one) == axis.spreads(other)
+            for axis in self.axes
+        )
+
     def find_axes(self, relation: int) -> list[tuple[Axis, str, int]]:
         """Return the axes on which the relation's tuples have coordinates, with its columns and strides."""
         columns = [axis.column(relation) for axis in self.axes]

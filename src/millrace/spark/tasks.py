@@ -69,6 +69,7 @@ class EddyTask:
     target: Target | None = None  # where the result goes as it comes; None gives it to Spark
     aggregate: AggregateSpec | None = None  # of its rows, before they are handed on
     eager: EagerAggregation | None = None  # of a relation, before it is joined
+    shared: tuple[exchange.SharedBlocks, ...] = ()  # of exchanged relations
 
     @property
     def __name__(self) -> str:
@@ -80,7 +81,7 @@ class EddyTask:
         reader: exchange.BlockReader | None = None
         if self.exchanged:
             schemas = [relation.schema for relation in self.join.sources]
-            reader = exchange.BlockReader(batches, schemas, last=self.last)
+            reader = exchange.BlockReader(batches, schemas, last=self.last, shared=self.shared)
             # The partition's number will not do: inside a UNION Spark counts on from the other branch.
             cell = reader.cell
         else:

@@ -8,14 +8,13 @@ answer is join state, and a micro-batch that runs again finds the answers where 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import fields, is_dataclass, replace
-from typing import TypeVar, cast
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from millrace.engine.plan.expressions import Call, ColumnRef, columns_of, relations_of
+from millrace.engine.plan.expressions import Call, ColumnRef, columns_of, relations_of, renamed
 from millrace.engine.plan.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.options import Options
 from millrace.spark.block import Block, FrameInput, LookupInput, PreparedBlock
@@ -25,8 +24,6 @@ from millrace.streams.retention import EventTimes
 
 JOINED = "joined"
 """Alias of the join of streams among the relations of the eddy above it."""
-
-T = TypeVar("T")
 
 
 def continuous_with_lookups(
@@ -82,17 +79,3 @@ def divided(join: JoinSpec, streams: Iterable[str], lookups: Collection[str]) ->
         tuple(renamed(o, names) for o in join.output),
     )
     return below, above
-
-
-def renamed(node: T, names: Mapping[ColumnRef, ColumnRef]) -> T:
-    """Return an expression, or anything made of them, with other names for some columns."""
-    if isinstance(node, ColumnRef):
-        return cast("T", names.get(node, node))
-    if isinstance(node, tuple):
-        return cast("T", tuple(renamed(each, names) for each in node))
-    if isinstance(node, Call):
-        return cast("T", replace(node, arguments=renamed(node.arguments, names)))
-    if is_dataclass(node) and not isinstance(node, type):
-        changed = {each.name: renamed(getattr(node, each.name), names) for each in fields(node)}
-        return cast("T", replace(node, **changed))
-    return node

@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal as OneOf
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal as OneOf, TypeVar, cast
 
 import pyarrow as pa
 
 from millrace.predicates import PlainValues, PredicateSpec, Values
+
+T = TypeVar("T")
 
 _PLAIN = PlainValues()
 
@@ -273,6 +275,20 @@ def columns_of(node: Predicate | Value | LeftJoin) -> Iterator[ColumnRef]:
     own = node.relation if isinstance(node, Exists | LeftJoin) else None
     for operand in _operands(node):
         yield from (ref for ref in columns_of(operand) if ref.relation != own)
+
+
+def renamed(node: T, names: Mapping[ColumnRef, ColumnRef]) -> T:
+    """Return an expression, or anything made of them, with other names for some columns."""
+    if isinstance(node, ColumnRef):
+        return cast("T", names.get(node, node))
+    if isinstance(node, tuple):
+        return cast("T", tuple(renamed(each, names) for each in node))
+    if isinstance(node, Call):
+        return cast("T", replace(node, arguments=renamed(node.arguments, names)))
+    if is_dataclass(node) and not isinstance(node, type):
+        changed = {each.name: renamed(getattr(node, each.name), names) for each in fields(node)}
+        return cast("T", replace(node, **changed))
+    return node
 
 
 def exists_in(node: Predicate) -> Iterator[Exists]:
