@@ -360,10 +360,11 @@ class _Assembly:
         if self._options.memory_budget is not None or self._lookups or self._reduction is not None:
             return ()
         groups: list[list[_Source]] = []
-        for source in (source for source in self._exchanged if source is not self._last):
+        able = [s for s in self._exchanged if s is not self._last and len(s.relation.schema)]
+        for source in able:
             cuts_alike = partial(self._placement.cube.cuts_alike, source.number)
             same = (g for g in groups if cuts_alike(g[0].number) and source.is_same(g[0]))
-            group = next(same, None) if len(source.relation.schema) else None
+            group = next(same, None)
             if group is None:
                 groups.append([source])
             else:
