@@ -38,14 +38,19 @@ JOIN = """
 """
 
 
+_PATIENCE = 20
+"""Seconds that a request is held at most."""
+
+
 class Server:
     """moto's S3 service without buckets, in this process.
 
     ``options`` are the storage options that reach it; its key and secret are words that nothing else shows.
-    ``cut`` is how many connections were cut lately.
+    ``cut`` is how many connections were cut lately; ``late`` is what was answered without what it waited for.
     """
 
     cut = _kills = 0
+    _held = _until = ""
 
     def __enter__(self):
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -81,7 +86,20 @@ class Server:
         yield
         self._kills = 0
 
+    @contextmanager
+    def holding(self, path: str, until: str) -> Iterator[None]:
+        """Read the files of one path meanwhile only once one of the other has been asked for."""
+        self._held, self._until, self.late = path, until, []
+        self._asked = threading.Event()
+        yield
+        self._held = self._until = ""
+
     def _answer(self, environ, start):
+        path = environ["PATH_INFO"]
+        if self._until and self._until in path and "HTTP_RANGE" in environ:
+            self._asked.set()
+        if self._held and self._held in path and not self._asked.wait(_PATIENCE):
+            self.late.append(path)
         answer = self._moto(environ, start)
         with self._lock:
             doomed = self.cut < self._kills
@@ -152,6 +170,15 @@ def test_joins_are_direct_scans(spark, server, remote):
     assert "tasks read it where Spark needs its rows, because storage_options are given" in plan
     assert "the-secret" not in plan + repr(made.options) + str(made.options) + repr(made.blocks)
     assert "the-key-id" not in plan + repr(made.options)
+
+
+@pytest.mark.parametrize("options", [{}, {"online": True}, {"memory_budget": 1 << 24}], ids=str)
+def test_a_file_that_stalls_holds_up_no_other_relation(spark, server, remote, options):
+    """The smaller relation, which is read first, comes only once the other one has been asked for."""
+    made = query(JOIN, tables=remote, spark=spark, options={"storage_options": server.options, **options})
+    with server.holding("customers", until="orders"):
+        assert bag(made.df) == bag(spark.sql(JOIN))
+    assert not server.late
 
 
 def test_whatever_spark_runs_reads_through_tasks(spark, server, remote):

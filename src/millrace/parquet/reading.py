@@ -7,8 +7,11 @@ dictionary entry instead of once a row.
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, lru_cache, reduce
+from functools import cache, lru_cache, partial, reduce
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +24,7 @@ from millrace.engine.plan.expressions import ColumnRef, Predicate, Value, column
 from millrace.errors import ReadError
 from millrace.parquet.footers import footer_of
 from millrace.parquet.pruning import Keeps, bounds_of, share
+from millrace.parquet.read_ahead import ReadAhead
 from millrace.parquet.store import State, Store
 from millrace.parquet.tables import Split
 from millrace.parquet.types import cast
@@ -40,8 +44,11 @@ def read_splits(
     batch_size: int = 65_536,
     computed: Mapping[str, Value] = _NOTHING,
     keeps: Keeps | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the splits that pass the filters, in order.
+    ahead: ReadAhead | None = None,
+    *,
+    waits: bool = False,
+) -> Iterator[pa.RecordBatch | None]:
+    """Return the rows of the splits that pass the filters, in order.
 
     Args:
         splits: Row groups of one table.
@@ -49,30 +56,48 @@ def read_splits(
         filters: Predicates over the table's columns; a row for which one is unknown does not pass.
         batch_size: At most this many rows in a batch; smaller leftovers are joined up to it.
         computed: Columns, by lower-case name, that are computed of others.
-        keeps: Tells which row groups to leave out, beyond what was known when the splits were made.
+        keeps: Tells which row groups to leave out, beyond what was known when the splits were made. With
+            ``ahead`` it is called by threads.
+        ahead: Has row groups read before they are asked for.
+        waits: Whether to wait for what ``ahead`` has not read yet; None comes in its place otherwise.
 
     Raises:
         ReadError: A file has changed or vanished since the splits were made, or is damaged.
     """
+    once = cache(Store.state)
+    locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
-    def groups() -> Iterator[pa.RecordBatch]:
-        once = cache(Store.state)
-        for split in splits:
-            # On disks before each row group; of a store it is a request, made once a scan.
-            state_of: Callable[[Store, str], State] = once if split.store.is_remote else Store.state
-            try:
+    def read(split: Split) -> pa.RecordBatch:
+        # On disks before each row group; of a store it is a request, made once a scan.
+        state_of: Callable[[Store, str], State] = once if split.store.is_remote else Store.state
+        try:
+            with locks[split.path]:  # threads that read one file ask once for what all of them need
                 group = _Group(split, state_of(split.store, split.path), computed)
-                if keeps is None or keeps(group.may_match):
-                    yield group.read(columns, filters)
-            except (pa.ArrowException, OSError, ValueError, IndexError) as error:
-                why = split.store.explain(split.path, error) or (
-                    f"{error}. The file is damaged, or it changed while the query ran; "
-                    "write it again or run the query again"
-                )
-                raise ReadError(f"reading row group {split.group} of {split.path} failed: {why}") from error
+            if keeps is None or keeps(group.may_match):
+                return group.read(columns, filters)
+            return counted(0)
+        except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+            why = split.store.explain(split.path, error) or (
+                f"{error}. The file is damaged, or it changed while the query ran; "
+                "write it again or run the query again"
+            )
+            raise ReadError(f"reading row group {split.group} of {split.path} failed: {why}") from error
 
-    for batch in gathered(groups(), batch_size, _BATCH_BYTES):
-        yield from sliced(batch, batch_size)
+    if ahead is None:
+        return _even(map(read, splits), batch_size)
+    splits = tuple(splits)
+    reads = [(split.bytes, partial(read, split)) for split in splits]
+    return _even(ahead.batches(reads, waits=waits), batch_size)
+
+
+def _even(groups: Iterable[pa.RecordBatch | None], size: int) -> Iterator[pa.RecordBatch | None]:
+    """Yield batches of at most so many rows; small ones are joined as long as nothing stalls."""
+    for is_stalled, some in groupby(groups, lambda group: group is None):
+        if is_stalled:
+            yield from some
+        else:
+            for batch in gathered(some, size, _BATCH_BYTES):
+                yield from sliced(batch, size)
 
 
 class _Group:
@@ -142,7 +167,8 @@ class _Group:
         if not stored:
             return result
         dictionaries = tuple(name for name in stored if self._repeats(name.lower()))
-        file = _open(self._split.store, self._split.path, self._state, dictionaries)
+        # A reader belongs to one thread.
+        file = _open(self._split.store, self._split.path, self._state, dictionaries, threading.get_ident())
         table = file.read_row_group(self._split.group, columns=stored, use_threads=False)
         for name in stored:
             array = whole(table.column(name))
@@ -161,8 +187,8 @@ class _Group:
         return compute(value, {name: _plain(column) for name, column in own.items()}, self._split.rows)
 
 
-@lru_cache(maxsize=8)
-def _open(store: Store, path: str, state: State, dictionaries: tuple[str, ...]) -> Any:
+@lru_cache(maxsize=16)
+def _open(store: Store, path: str, state: State, dictionaries: tuple[str, ...], _thread: int) -> Any:
     """Return an open file; a few stay open, because a task reads many row groups of one file."""
     return pq.ParquetFile(
         store.source(path),

@@ -147,7 +147,7 @@ def _keys_of(
     part = Scan.of(pa.schema([field]), filters, [splits], computed)
     found = [np.empty(0, np.int64)]
     with suppress(ReadError):  # the tasks will say so
-        for batch in part.read(0, CHUNK):
+        for batch in filter(None, part.read(0, CHUNK)):  # None stands for nothing yet
             own, valid = codes(batch.column(0), kind)
             found.append(own if valid is None else own[valid])
     return np.concatenate(found)

@@ -27,6 +27,7 @@ from pyspark.errors import PySparkException
 from millrace.errors import InputError, first_line
 from millrace.options import StorageOptions
 from millrace.parquet.discovery import open_table
+from millrace.parquet.read_ahead import ReadAhead
 from millrace.parquet.store import DISKS, locate
 from millrace.parquet.tables import ParquetTable, splits, unsupported_table
 from millrace.spark.scan_detection import LENIENT, unusual
@@ -232,7 +233,9 @@ class ReadTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         number = number_of(batches)
         if number is not None:
-            yield from self.scan.read(number, _BATCH_ROWS)
+            with ReadAhead(1) as ahead:
+                own = ahead if self.scan.is_remote else None
+                yield from self.scan.read(number, _BATCH_ROWS, ahead=own, waits=True)
 
 
 def by_tasks(spark: SparkSession, table: ParquetTable) -> DataFrame:

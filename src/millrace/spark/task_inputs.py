@@ -11,7 +11,7 @@ import pickle
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from millrace.engine.plan.expressions import Predicate, Value, columns_of
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.errors import InputError, ReadError, SetupError
 from millrace.parquet.pruning import Keeps
+from millrace.parquet.read_ahead import ReadAhead
 from millrace.parquet.reading import read_splits
 from millrace.parquet.store import State, locate
 from millrace.parquet.tables import ParquetTable, Split, splits
@@ -91,6 +92,7 @@ class Scan:
     parts: tuple[bytes, ...]  # the splits of each task
     computed: tuple[tuple[str, Value], ...] = ()  # columns that are computed of those of the files
     sizes: tuple[tuple[int, float], ...] = ()  # of each part, its rows and how many are expected to pass
+    is_remote: bool = False  # in a store, so each request takes its time
 
     @classmethod
     def of(
@@ -104,22 +106,36 @@ class Scan:
         splits = [tuple(part) for part in parts]
         packed = tuple(zlib.compress(pickle.dumps(part, -1), 1) for part in splits)
         sizes = tuple((sum(s.rows for s in part), sum(s.rows * s.passing for s in part)) for part in splits)
-        return cls(schema, filters, packed, computed, sizes)
+        is_remote = any(split.store.is_remote for part in splits for split in part)
+        return cls(schema, filters, packed, computed, sizes, is_remote)
 
     def sized(self, relation: RelationSpec, task: int) -> RelationSpec:
         rows, passing = self.sizes[0] if len(self.sizes) == 1 else self.sizes[task]
         return relation.expect(passing, rows, guessed=bool(self.filters))
 
     def read(
-        self, task: int, batch_size: int = LEAST_ROWS, keeps: Keeps | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the tuples that are the task's to read, without row groups that are not to be kept."""
+        self,
+        task: int,
+        batch_size: int = LEAST_ROWS,
+        keeps: Keeps | None = None,
+        ahead: ReadAhead | None = None,
+        *,
+        waits: bool = False,
+    ) -> Iterator[pa.RecordBatch | None]:
+        """Return the tuples that are the task's to read, without row groups that are not to be kept.
+
+        With ``ahead`` they are read before they are asked for, as
+        :func:`millrace.parquet.reading.read_splits` tells.
+        """
         packed = self.parts[0] if len(self.parts) == 1 else self.parts[task]
         own: tuple[Split, ...] = pickle.loads(zlib.decompress(packed))  # noqa: S301  # the plan's own bytes
         names = tuple(self.schema.names)
         computed = {name.lower(): value for name, value in self.computed}
-        for batch in read_splits(own, names, self.filters, batch_size, computed, keeps):
-            yield batch if not names else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
+        batches = read_splits(own, names, self.filters, batch_size, computed, keeps, ahead, waits=waits)
+        return map(self._typed, batches) if names else batches
+
+    def _typed(self, batch: pa.RecordBatch | None) -> pa.RecordBatch | None:
+        return None if batch is None else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
 
 
 @dataclass(frozen=True)
@@ -204,6 +220,7 @@ class InlineTable:
     """A table that travels with the plan, read whole by every task."""
 
     table: pa.Table
+    is_remote: ClassVar = False
 
     @classmethod
     def of(cls, frame: DataFrame, schema: pa.Schema) -> InlineTable:
@@ -226,8 +243,14 @@ class InlineTable:
         return replace(relation, rows=self.table.num_rows, guessed=False)
 
     def read(
-        self, task: int, batch_size: int = LEAST_ROWS, keeps: Keeps | None = None
-    ) -> Iterator[pa.RecordBatch]:
+        self,
+        task: int,
+        batch_size: int = LEAST_ROWS,
+        keeps: Keeps | None = None,
+        ahead: ReadAhead | None = None,
+        *,
+        waits: bool = False,
+    ) -> Iterator[pa.RecordBatch | None]:
         yield from self.table.to_batches(max_chunksize=batch_size)
 
 

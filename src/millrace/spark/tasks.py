@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -25,8 +26,9 @@ from millrace.engine.start_up import start_seconds, work_time
 from millrace.engine.stems.state import stems_of
 from millrace.engine.stems.stem import singletons
 from millrace.engine.tuples.batch import TupleBatch
-from millrace.limits.clock import WallClock
+from millrace.limits.clock import POLLED, WallClock
 from millrace.options import Options
+from millrace.parquet.read_ahead import ReadAhead
 from millrace.spark import exchange
 from millrace.spark.coordinator import Limits, Lookups
 from millrace.spark.frames import task_name
@@ -90,8 +92,11 @@ class EddyTask:
             return  # without a block some relation has no tuple for this cell, so there is no result
         ranges = KeyRanges()
         inputs = open_inputs(self.scans)
-        sources = self._sources(inputs, batches, reader, cell, ranges)
-        join, aggregate, eager = self.join, self.aggregate, self.eager
+        join, aggregate, eager, options = self.join, self.aggregate, self.eager, self.options
+        ahead = ReadAhead(len(inputs), options.memory_budget)
+        if options.memory_budget is not None and any(each.is_remote for each in inputs.values()):
+            options = replace(options, memory_budget=options.memory_budget - ahead.bytes)
+        sources = self._sources(inputs, batches, reader, cell, ranges, ahead)
         if eager is not None:
             join, aggregate = eager.join, eager.aggregate
             sources[eager.alias] = eager.over(sources[eager.alias])
@@ -99,11 +104,11 @@ class EddyTask:
         if aggregate is not None:
             aggregation = PartialAggregation(aggregate, schema)
             schema = aggregate.schema(schema)
-        with self.lookups.open(self.join) if self.lookups else nullcontext() as access:
+        with ahead, self.lookups.open(self.join) if self.lookups else nullcontext() as access:
             run = run_of(
                 with_sizes(join, inputs, cell),
                 sources,
-                self.options,
+                options,
                 stream=self.stream,
                 callers=self.limits.caller,
                 warm_start=self.warm_start,
@@ -152,12 +157,18 @@ class EddyTask:
         reader: exchange.BlockReader | None,
         cell: int,
         ranges: KeyRanges,
-    ) -> dict[str, Iterable[pa.RecordBatch]]:
-        sources: dict[str, Iterable[pa.RecordBatch]] = {}
+        ahead: ReadAhead,
+    ) -> dict[str, Iterable[pa.RecordBatch | None]]:
+        sources: dict[str, Iterable[pa.RecordBatch | None]] = {}
+        spills = self.options.memory_budget is not None
         for number, relation in enumerate(self.join.sources):
             if relation.alias in inputs:
                 scan, size = inputs[relation.alias], max(self.options.batch_size, LEAST_ROWS)
-                sources[relation.alias] = scan.read(cell, size, partial(ranges.keeps, relation.alias))
+                keeps = partial(ranges.keeps, relation.alias)
+                own = ahead if scan.is_remote else None
+                # What is divided or aggregated first takes its tuples one batch after the other.
+                waits = spills or (self.eager is not None and self.eager.alias == relation.alias)
+                sources[relation.alias] = scan.read(cell, size, keeps, own, waits=waits)
             elif relation.alias == self.frame:
                 sources[relation.alias] = map(partial(normalise, schema=relation.schema), batches)
             elif reader is not None and relation.alias in self.exchanged:
@@ -183,10 +194,13 @@ class ScanTask:
         if task is not None:
             ranges = KeyRanges()
             cuttings = []
-            for alias, (scan, cut) in self.scans.items():
-                rows = scan.read(task, self.batch_size, partial(ranges.keeps, alias))
-                cuttings.append(_Cutting(alias, rows, exchange.BlockWriter(cut, exchange.RoundRobin(task))))
-            yield from _cut(f"scan {task}", cuttings, ranges, self.reduction, self.sink)
+            with ReadAhead(len(self.scans)) as ahead:
+                for alias, (scan, cut) in self.scans.items():
+                    own = ahead if scan.is_remote else None
+                    rows = scan.read(task, self.batch_size, partial(ranges.keeps, alias), own)
+                    writer = exchange.BlockWriter(cut, exchange.RoundRobin(task))
+                    cuttings.append(_Cutting(alias, rows, writer))
+                yield from _cut(f"scan {task}", cuttings, ranges, self.reduction, self.sink)
 
 
 @dataclass(frozen=True)
@@ -212,15 +226,20 @@ class _Cutting:
     """One relation that is cut: its tuples, and how many were read in how many batches and seconds so far."""
 
     alias: str
-    source: Iterator[pa.RecordBatch]
+    source: Iterator[pa.RecordBatch | None]
     writer: exchange.BlockWriter
     rows: int = 0
     calls: int = 0
     seconds: float = 0.0
 
-    def run(self, reducer: Reducer) -> Iterator[pa.RecordBatch]:
+    def run(self, reducer: Reducer) -> Iterator[pa.RecordBatch | None]:
+        """Yield blocks, and None where the source has nothing at present."""
         began, writer = work_time(_CLOCK), self.writer
         for batch in self.source:
+            if batch is None:
+                yield None
+                began = work_time(_CLOCK) - self.seconds  # others worked meanwhile
+                continue
             self.rows += batch.num_rows
             self.calls += 1
             reduced = reducer.reduce(writer.cut.relation, batch)
@@ -256,12 +275,30 @@ def _cut(
         )
 
     with sink.report_live(task, figures):
-        for cutting in cuttings:
-            yield from cutting.run(reducer)
+        yield from _merge(deque(cutting.run(reducer) for cutting in cuttings))
     if sink.active:
         text = figures().to_json()
         if not sink.add(task, text):
             yield exchange.block_rows([(0, exchange.FIGURES, exchange.figures_block(text))])
+
+
+def _merge(running: deque[Iterator[pa.RecordBatch | None]]) -> Iterator[pa.RecordBatch]:
+    """Yield what the first has, or the next one while that stalls; wait where all do."""
+    stalled = 0
+    while running:
+        for block in running[0]:
+            if block is None:
+                running.rotate(-1)
+                stalled += 1
+                break
+            stalled = 0
+            yield block
+        else:
+            running.popleft()
+            stalled = 0
+        if stalled and stalled == len(running):
+            _CLOCK.wait(POLLED)
+            stalled = 0
 
 
 # What is not sent
@@ -299,15 +336,20 @@ class Reducer:
         self._transfers = Transfers(
             graph, None, self._stems, self._aliases, self._statistics, self._visit, ranges
         )
-        for number, scan in reduction.scans:
-            stem = self._stems[number]
-            for batch in scan.read(0):
-                matching = self._match(number, batch, built=False)
-                if matching.size:
-                    stem.build(matching, None)
-            stem.complete = True
-            self._transfers.ended(number)
-            self._near |= sum(1 << other for other in graph.neighbours(1 << number))
+        with ReadAhead(len(reduction.scans)) as ahead:
+            sources = [
+                (number, scan.read(0, ahead=ahead if scan.is_remote else None, waits=True))
+                for number, scan in reduction.scans
+            ]
+            for number, source in sources:
+                stem = self._stems[number]
+                for batch in source:
+                    matching = self._match(number, batch, built=False)
+                    if matching.size:
+                        stem.build(matching, None)
+                stem.complete = True
+                self._transfers.ended(number)
+                self._near |= sum(1 << other for other in graph.neighbours(1 << number))
 
     def reduce(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return those rows of a relation that may have matches in all small relations."""

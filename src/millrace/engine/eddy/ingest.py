@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -166,15 +167,18 @@ class KeyRanges:
     def __init__(self) -> None:
         self._implied: dict[str, list[Predicate]] = {}
         self._groups: dict[str, tuple[int, int]] = {}
+        self._lock = Lock()
 
     def keeps(self, alias: str, may_match: Callable[[Predicate], bool]) -> bool:
         """Whether a row group of a relation may have tuples that are part of a result, by what is known now.
 
-        ``may_match`` tells of a predicate whether it may hold for a row of that group.
+        ``may_match`` tells of a predicate whether it may hold for a row of that group. Threads that read
+        ahead may ask.
         """
         kept = all(map(may_match, self._implied.get(alias, ())))
-        seen, read = self._groups.get(alias, (0, 0))
-        self._groups[alias] = seen + 1, read + kept
+        with self._lock:
+            seen, read = self._groups.get(alias, (0, 0))
+            self._groups[alias] = seen + 1, read + kept
         return kept
 
     def ended(
