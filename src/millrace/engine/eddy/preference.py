@@ -130,7 +130,7 @@ class Preference:
         if not is_known:
             return [batch]
         pieces: list[TupleBatch] = []
-        for grade in np.unique(grades).tolist():
+        for grade in np.flatnonzero(np.bincount(grades)).tolist():
             rows = np.flatnonzero(grades == grade)
             origin = len(rows) if batch.origin == batch.size else 0 if pieces else batch.origin
             signature = batch.signature.having(preferred=grade)
