@@ -23,13 +23,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lab.preference import PreferringBuffer, PreferringDataflow, PreferringEddy
 from millrace.engine.access.arrivals import Arrivals
 from millrace.engine.access.modules import IndexAM, ScanAM
 from millrace.engine.access.schedule import Arrival
 from millrace.engine.eddy.context import Given, RunContext
 from millrace.engine.eddy.decisions import RoutingTable
 from millrace.engine.eddy.operator import MODULES, Kind, Operator, Work
+from millrace.engine.eddy.preference import PreferringBuffer, PreferringDataflow, PreferringEddy
 from millrace.engine.eddy.statistics import Account
 from millrace.engine.policies import Candidate, Lottery, Naive, Policy, WindowedLottery
 from millrace.engine.stairs.index_join import IndexJoin
@@ -443,7 +443,7 @@ class QueuedDataflow(PreferringDataflow):
         return QueuedTable(policy, candidates, every, self._note_decision, self._buffer)
 
     def _make_eddy(self, table: RoutingTable) -> QueuedEddy:
-        return QueuedEddy(self._context, self._buffer, table, self._preference)
+        return QueuedEddy(self._context, self._buffer, table, self._preference, self._aside)
 
     def _note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
         super()._note_decision(signature, shares)

@@ -19,10 +19,10 @@ import pyarrow as pa
 from lab.access import Index
 from lab.figures.figure import Curve, Parameter
 from lab.joins import block, rows_of
-from lab.preference import PreferringDataflow, Wanted, prefer
 from millrace.engine.access.modules import Answer
 from millrace.engine.access.schedule import Source
 from millrace.engine.eddy.dataflow import EddyDataflow
+from millrace.engine.eddy.preference import PreferringDataflow, Wanted, prefer
 from millrace.engine.eddy.run import Run
 from millrace.engine.figures import CellFigures
 from millrace.engine.plan.expressions import Call, Column, ColumnRef

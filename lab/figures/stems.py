@@ -18,9 +18,9 @@ from lab.access import PacedScan
 from lab.figures.engine import Array, Ran, RemoteIndex, batches, run
 from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
 from lab.joins import block
-from lab.preference import Wanted, prefer
 from millrace.engine.access.modules import IndexAM, ScanAM
 from millrace.engine.eddy.output import Output
+from millrace.engine.eddy.preference import Wanted, prefer
 from millrace.engine.eddy.run import Run
 from millrace.engine.plan.expressions import And, Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.plan.spec import JoinSpec

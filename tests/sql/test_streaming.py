@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from itertools import islice
+from itertools import islice, permutations
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from millrace import query, to_batches
-from millrace.errors import OptionError
+from millrace.errors import InputError, OptionError, QueryError
+from tests.gate import sampled
 from tests.session import wait_for
 from tests.sql import cases
 from tests.sql.compare import bag
@@ -64,3 +67,117 @@ def test_rows_come_while_the_job_runs_and_closing_cancels_it(spark):
     assert wait_for(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
     assert [batch.num_rows > 0 for batch in first] == [True] * 3
     assert sum(batch.num_rows for batch in to_batches(spark.range(1))) == 1
+
+
+REGIONS = ("AF", "AS", "EU", "US")
+SHOP = "SELECT o.id, o.region, o.total, c.name FROM orders o JOIN customers c ON o.customer = c.customer"
+
+
+@pytest.fixture(scope="module")
+def shop(spark, tmp_path_factory) -> dict[str, str]:
+    """Orders by region in small row groups, and who ordered; views of the same names are scans of them."""
+    folder, draw = tmp_path_factory.mktemp("shop"), random.Random(7)
+    customers = {"customer": range(40), "name": [f"{'ABCD'[n % 4]}{n}" for n in range(40)]}
+    orders = {
+        "id": range(4000),
+        "region": [REGIONS[n // 1000] for n in range(4000)],
+        "customer": [draw.choice([None, n % 50]) for n in range(4000)],
+        "total": [draw.choice([None, n % 90]) for n in range(4000)],
+    }
+    tables = {"customers": pa.table(customers), "orders": pa.table(orders)}
+    paths = {name: f"{folder}/{name}.parquet" for name in tables}
+    for name, table in tables.items():
+        pq.write_table(table, paths[name], row_group_size=500)
+        spark.read.parquet(paths[name]).createOrReplaceTempView(name)
+    return paths
+
+
+def regions(batches) -> str:
+    """The order in which regions come, by the first letters of their names."""
+    names = (name for batch in batches for name in batch["region"].to_pylist())
+    return "".join(dict.fromkeys(name[0] + name[1] for name in names))
+
+
+WISHES = (
+    "o.region = 'EU'", "region IN ('AF', 'US')", "o.total > 40", "total IS NULL", "c.name LIKE 'A%'",
+    "NOT o.id BETWEEN 100 AND 3900",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seed", "options"),
+    sampled(
+        [
+            (seed, options)
+            for seed in range(3)
+            for options in (
+                {},
+                {"placement": "hypercube"},
+                {"online": True},
+                {"policy": "random"},
+            )
+        ],
+        every=3,
+    ),
+)
+def test_a_preference_changes_no_rows(spark, shop, seed, options):
+    """Whatever is wanted first, and whatever is wanted later, while the query runs."""
+    draw = random.Random(seed)
+    found = query(SHOP, spark=spark, tables=shop, options={"take_all": True, "batch_size": 64, **options})
+    rows = found.to_batches(prefer=draw.sample(WISHES, draw.randint(0, 3)))
+    batches = []
+    for batch in rows:
+        batches.append(batch)
+        rows.prefer(*draw.sample(WISHES, draw.randint(0, 2)))
+    assert rows_of(batches) == bag(spark.sql(SHOP))
+
+
+def test_wanted_rows_come_first(spark, shop):
+    """Row groups that have them are read first; of streamed tuples also those that join to wanted ones."""
+    found = query(SHOP, spark=spark, tables=shop, options={"take_all": True, "cells": 1})
+    for first, second in permutations(REGIONS, 2):
+        wanted = [f"o.region = '{first}'", f"O.Region = '{second}'"]
+        assert regions(found.to_batches(prefer=wanted)).startswith(first + second)
+    for rows in (found.to_batches(prefer="name LIKE 'A%'"), found.to_batches(prefer=[])):
+        if rows.prefer("c.name LIKE 'A%'") is None:  # before the first row is asked for
+            is_wanted = [name[0] == "A" for batch in rows for name in batch["name"].to_pylist()]
+            assert is_wanted == sorted(is_wanted, reverse=True) and any(is_wanted)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "says"),
+    [
+        ("o.regoin = 'EU'", InputError, "did you mean 'o.region'"),
+        ("x.region = 'EU'", InputError, "there is 'c', 'o'"),
+        ("region = name", InputError, "columns of one relation"),
+        ("o.id = o.total OR c.name = 'A'", InputError, "columns of one relation"),
+        ("upper(o.region) = 'EU'", QueryError, "tasks cannot evaluate"),
+        ("o.id = 1) GROUP BY (o.id", QueryError, "cannot be read"),
+        (" ", QueryError, "cannot be read"),
+    ],
+)
+def test_what_nobody_can_prefer_is_refused(spark, shop, wanted, error, says):
+    """By its text at once; while rows come what was wanted before still is."""
+    found = query(SHOP, spark=spark, tables=shop, options={"take_all": True})
+    with pytest.raises(error, match=says):
+        found.to_batches(prefer=[wanted])
+    rows = found.to_batches(prefer=[])
+    with pytest.raises(error, match=says):
+        rows.prefer(wanted)
+    rows.close()
+
+
+def test_a_preference_that_would_do_nothing_is_refused(spark, shop):
+    """Where Spark gives out the rows, where a way is fixed, and where nobody has asked for one."""
+    for text in (f"{SHOP} ORDER BY id", f"SELECT count(*) FROM ({SHOP})", "SELECT * FROM orders"):
+        with pytest.raises(QueryError, match="above it nothing but columns"):
+            query(text, spark=spark, tables=shop, options={"take_all": True}).to_batches(prefer=[])
+    with pytest.raises(QueryError, match="above it nothing but columns"):
+        to_batches(spark.range(3), prefer=[])
+    for options in ({"memory_budget": 1 << 20}, {"architecture": "static"}):
+        with pytest.raises(OptionError, match="expected one of the two"):
+            query(SHOP, spark=spark, tables=shop, options={"take_all": True, **options}).to_batches(prefer=[])
+    rows = query(SHOP, spark=spark, tables=shop, options={"take_all": True}).to_batches()
+    with pytest.raises(QueryError, match="without a preference"):
+        rows.prefer("o.id = 1")
+    rows.close()

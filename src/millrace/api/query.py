@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from millrace.api.samples import estimate_lookups
 from millrace.engine.figures import CellFigures
-from millrace.engine.plan.expressions import show
+from millrace.engine.plan.expressions import Predicate, show
 from millrace.errors import ExecutionError, OptionError, QueryError, UnsupportedType
 from millrace.options import Options
 from millrace.predicates.estimate import CostPreview
@@ -22,9 +23,10 @@ from millrace.spark import frames
 from millrace.spark.block import Block, FrameInput, LookupInput, ParquetInput, scan_of
 from millrace.spark.coordinator import Limits, Lookups, Registered
 from millrace.spark.session import Mode, planned
-from millrace.spark.streaming import refuse_endless, sender_of, stream_of
+from millrace.spark.streaming import ReaderPreference, refuse_endless, sender_of, stream_of
 from millrace.spark.types import arrow_schema
 from millrace.sql.plan import PlannedBlock, PlannedQuery
+from millrace.sql.preference import read_preference
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -121,16 +123,26 @@ class Query(PlannedQuery):
             )
         return preview
 
-    def to_batches(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
+    def to_batches(self, batch_size: int | None = None, prefer: str | Sequence[str] | None = None) -> Rows:
         """Run it and yield rows as they come, also with an ORDER BY; see :func:`millrace.to_batches`."""
         _check(batch_size)
         direct = self.direct
         plans = [each for each in self.taken if direct is not None and each.block.name == direct.block]
         if direct is None or not plans or not _same_types(self, plans[0].block, direct.columns):
-            return _frame_stream(self.df, self.options, batch_size)
+            if prefer is not None:
+                raise QueryError(_why_no_preference(self.reasons))
+            return Rows(_frame_stream(self.df, self.options, batch_size))
         # The block's own rows, where Spark does nothing above it.
-        batches = frames.rows_of_action(_ACTION, self.df, plans[0].run.stream())
-        return _shaped(batches, direct.columns, arrow_schema(self.df.schema), batch_size)
+        plan, preference, read = plans[0], None, None
+        if prefer is not None:
+            _check_preferring(self.options, plan.block)
+            read = partial(
+                read_preference, join=plan.block.join, spark=self.df.sparkSession, options=self.options
+            )
+            preference = ReaderPreference(read([prefer] if isinstance(prefer, str) else prefer))
+        batches = frames.rows_of_action(_ACTION, self.df, plan.run.stream(preference))
+        shaped = _shaped(batches, direct.columns, arrow_schema(self.df.schema), batch_size)
+        return Rows(shaped, preference, read)
 
     def lookups(self) -> list[LookupProgress]:
         """Return how far the query's lookups are, at any time, also while it runs."""
@@ -226,6 +238,65 @@ class Query(PlannedQuery):
         return RunReport({}, plan, tuple(self.lookups()), budgets, calls)
 
 
+class Rows(Iterator[pa.RecordBatch]):
+    """The rows of a query that runs, in batches, as they come; see :func:`to_batches`."""
+
+    def __init__(
+        self,
+        batches: Generator[pa.RecordBatch],
+        preference: ReaderPreference | None = None,
+        read: Callable[[Sequence[str]], tuple[Predicate, ...]] | None = None,
+    ) -> None:
+        self._batches, self._preference, self._read = batches, preference, read
+
+    def __next__(self) -> pa.RecordBatch:
+        return next(self._batches)
+
+    def prefer(self, *conditions: str) -> None:
+        """Let other rows come first from now on, the most wanted first; without a condition none does.
+
+        Tasks hear of it at once. Rows that they have sent already come all the same.
+
+        Raises:
+            QueryError: The rows were asked for without ``prefer=``, or a condition is none that tasks
+                evaluate; then what was wanted before still is.
+            InputError: A condition names no column that the query reads, or several relations.
+        """
+        if self._preference is None or self._read is None:
+            raise QueryError(
+                "these rows were asked for without a preference, so their tasks listen to none: ask with "
+                "to_batches(prefer=[…]), which may be an empty list"
+            )
+        self._preference.change(self._read(conditions))
+
+    def close(self) -> None:
+        """Take no more rows, and cancel the job if it still runs."""
+        self._batches.close()
+
+
+def _check_preferring(options: Options, block: Block) -> None:
+    """Raise for settings with which tuples have a fixed way, or are not in memory."""
+    if options.memory_budget is not None and len(block.join.sources) > 1:
+        raise OptionError(
+            "prefer is given with option memory_budget, under which joins spill whole parts of their tables: "
+            "expected one of the two"
+        )
+    if options.architecture == "static":
+        raise OptionError(
+            "prefer is given with architecture='static', whose tuples take one way in one order: expected "
+            "one of the two"
+        )
+
+
+def _why_no_preference(reasons: Sequence[str]) -> str:
+    left = f" (left to Spark: {'; '.join(reasons)})" if reasons else ""
+    return (
+        f"prefer is given for rows that come from Spark{left}, which has no preferences: expected a join "
+        "that Millrace runs, and above it nothing but columns; leave out ORDER BY, LIMIT, DISTINCT, "
+        "aggregates and computed columns, or leave out prefer"
+    )
+
+
 def _shape(block: Block) -> BlockShape:
     join = block.join
     return BlockShape(
@@ -319,25 +390,44 @@ def report(df: DataFrame) -> RunReport:
     return RunReport.of_parts([handle.report(df) for handle in handles])
 
 
-def to_batches(df: DataFrame, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
+def to_batches(
+    df: DataFrame, batch_size: int | None = None, prefer: str | Sequence[str] | None = None
+) -> Rows:
     """Run any DataFrame and yield its rows as they come, while Spark's tasks still run.
 
     Their order is that in which they come. Closing the iterator, or Ctrl-C, cancels the job.
 
+    >>> rows = query.to_batches(prefer=["o.region = 'EU'", "o.total > 1000"])  # doctest: +SKIP
+    >>> first = next(rows)  # doctest: +SKIP
+    >>> rows.prefer("c.name LIKE 'A%'")  # doctest: +SKIP
+
+    A preference changes the order of rows alone. Row groups that may hold wanted rows are read first. Of what
+    is read wanted rows go first through joins, predicates and lookups; the others wait, in up to 256 MiB of a
+    task's memory. The routing policy is ``interactive`` unless you name another (Raman, Deshpande &
+    Hellerstein 2003, section 4.1; Raman, Raman & Hellerstein 1999).
+
     Args:
         df: One that Millrace returned, or any other.
         batch_size: Rows in a batch, at most; None leaves batches as they come.
+        prefer: Conditions in SQL, the most wanted first, each over columns of one relation that the query
+            joins. It may be empty, for :meth:`Rows.prefer` to say more while the query runs.
 
     Raises:
-        MillraceError: ``batch_size`` is out of range, or a column's type cannot be sent.
+        QueryError: ``prefer`` is given where Spark does more than select columns of one join, or it is no
+            condition that tasks evaluate.
+        OptionError: ``prefer`` is given with ``memory_budget`` or a static plan.
+        MillraceError: ``batch_size`` is out of range, a column's type cannot be sent, or a preference names
+            no column that the query reads.
         Exception: What the job raised, once the rows that came before are given out.
     """
     df = frames.running(df)
     query = frames.own_handle(df)
     if isinstance(query, Query):
-        return query.to_batches(batch_size)
+        return query.to_batches(batch_size, prefer)
     _check(batch_size)
-    return _frame_stream(df, Options(), batch_size)
+    if prefer is not None:
+        raise QueryError(_why_no_preference(()))
+    return Rows(_frame_stream(df, Options(), batch_size))
 
 
 def _same_types(query: PlannedQuery, block: Block, columns: Sequence[str]) -> bool:
@@ -349,7 +439,7 @@ def _same_types(query: PlannedQuery, block: Block, columns: Sequence[str]) -> bo
     return bool(wanted.types == [schema.field(column).type for column in columns])
 
 
-def _frame_stream(frame: DataFrame, options: Options, batch_size: int | None) -> Iterator[pa.RecordBatch]:
+def _frame_stream(frame: DataFrame, options: Options, batch_size: int | None) -> Generator[pa.RecordBatch]:
     if frame.isStreaming:
         return refuse_endless()
     schema = arrow_schema(frame.schema)
@@ -367,7 +457,7 @@ def _check(batch_size: int | None) -> None:
 
 def _shaped(
     batches: Generator[pa.RecordBatch], columns: Sequence[str], schema: pa.Schema, size: int | None
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     """Yield columns in batches of a size; whoever closes this cancels the job, if it still runs."""
     with closing(batches):
         for batch in batches:

@@ -1,4 +1,7 @@
-"""Messages on a TCP connection: four bytes of length, then a struct as msgspec packs it. No pickles."""
+"""Messages on a TCP connection: four bytes of length, then a struct as msgspec packs it.
+
+No pickles come in at a server. A task gets one, of predicates, from the process that made its function.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from millrace.limits.chunk import KEY_BYTES, Chunk, Claimed, Failure, cut, encod
 MOST = 1 << 40
 """Larger numbers are no counts of anything."""
 
-VERSION = 2
+VERSION = 3
 """Of all that is said here, and of what travels as JSON; to be raised with every change."""
 
 LONGEST_PAUSE = 86_400.0
@@ -301,6 +301,12 @@ class Wanted(Message):
 
 class Committed(Message):
     """All rows have arrived."""
+
+
+class Preferred(Message):
+    """What the reader wants first from now on: pickled predicates, as functions travel to tasks."""
+
+    predicates: bytes
 
 
 class Figures(Message):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from millrace.parquet.tables import ParquetTable
     from millrace.spark.coordinator import Registered
     from millrace.spark.reports import Reports
+    from millrace.spark.streaming import ReaderPreference
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ class PreparedBlock:
     name: str  # identifies it, in Spark's plans too
     frame: DataFrame  # its result, with the columns of ``Block.schema``
     plan: str  # what will happen
-    stream: Callable[[], Iterator[pa.RecordBatch]]  # its result as it comes, without Spark in between
+    # Its result as it comes, without Spark in between, and what is wanted of it first.
+    stream: Callable[[ReaderPreference | None], Iterator[pa.RecordBatch]]
     # Figures of runs of ``frame``; None where each streaming query has its own.
     reports: Reports | None = None
     registered: tuple[Registered, ...] = ()  # the limits of its predicates, and its lookups

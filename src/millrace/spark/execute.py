@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial, reduce
@@ -14,7 +14,16 @@ from pyspark.sql import DataFrame, SparkSession, functions as sf
 from millrace.engine.aggregate import CHUNK
 from millrace.engine.arrays import Array, fixed_width
 from millrace.engine.eager import EagerAggregation
-from millrace.engine.plan.expressions import Call, ColumnRef, Predicate, Value, columns_of, renamed, show
+from millrace.engine.plan.expressions import (
+    Call,
+    ColumnRef,
+    Predicate,
+    Value,
+    columns_of,
+    relations_of,
+    renamed,
+    show,
+)
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.engine.stairs.choice import architecture_of
 from millrace.engine.tuples.keys import codes
@@ -29,13 +38,14 @@ from millrace.spark.hypercube import Axis, Cube, find_frequent
 from millrace.spark.placement import Mode, Size, place, small_relations
 from millrace.spark.reports import FileWarmStart, Reports
 from millrace.spark.session import default_parallelism, facts_of, shuffle_partitions
-from millrace.spark.streaming import Target, refuse_endless, stream_of
+from millrace.spark.streaming import ReaderPreference, Target, TaskPreference, refuse_endless, stream_of
 from millrace.spark.task_inputs import (
     LEAST_ROWS,
     InlineTable,
     Scan,
     TaskInput,
     deal,
+    ranks_of,
     read_beside_stream,
     task_numbers,
     with_sources,
@@ -100,10 +110,14 @@ class _Source:
             return float(self.size.rows)
         return sum(split.rows * split.passing for split in self.splits)
 
-    def deal(self, loads: list[int]) -> Scan:
-        """Return a scan whose splits are dealt to tasks by size; a single one reads them all."""
+    def deal(self, loads: list[int], wanted: Sequence[Predicate] = ()) -> Scan:
+        """Return a scan whose splits are dealt to tasks by size; a single one reads them all.
+
+        Those that may have wanted rows come first, by what files tell of their row groups.
+        """
         assert isinstance(self.scan, ParquetInput)
-        parts = deal(self.splits or (), loads)
+        own = [each for each in wanted if relations_of(each) == {self.alias}]
+        parts = deal(self.splits or (), loads, ranks_of(self.scan, self.splits or (), own) if own else ())
         return Scan.of(self.relation.schema, self.scan.filters, parts, self.scan.table.computed)
 
     def is_same(self, other: _Source) -> bool:
@@ -220,29 +234,40 @@ class _Assembly:
         return cube
 
     def run(self) -> PreparedBlock:
-        stream = partial(stream_of, self._spark, self._options, self._block.schema, self._frame)
         return PreparedBlock(
             self._reports.sink.run,
             self._frame(),
             self._plan(),
-            stream if self._block.stream is None else refuse_endless,
+            self._stream if self._block.stream is None else refuse_endless,
             self._reports,
             self._registered,
             self._tasks(),
         )
 
-    def _frame(self, target: Target | None = None) -> DataFrame:
-        """Return the block's result; with a target, which gets it instead, a DataFrame without rows."""
+    def _stream(self, preference: ReaderPreference | None = None) -> Iterator[pa.RecordBatch]:
+        def frame_of(target: Target) -> DataFrame:
+            return self._frame(target, None if preference is None else preference.wanted)
+
+        return stream_of(self._spark, self._options, self._block.schema, frame_of, preference)
+
+    def _frame(self, target: Target | None = None, wanted: tuple[Predicate, ...] | None = None) -> DataFrame:
+        """Return the block's result; with a target, which gets it instead, a DataFrame without rows.
+
+        ``wanted`` comes first; None where that will not be said.
+        """
+        options = self._options
+        if wanted is not None and options.policy is None:
+            options = replace(options, policy="interactive")
         placement = self._placement
         sink = self._reports.sink
         stream = None if placement.stream is None else self._join.aliases[placement.stream]
         join = with_sources(self._join, list(map(self._describe, self._sources)))
         task = EddyTask(
             join=join,
-            options=self._options,
+            options=options,
             stream=stream if self._last is None else self._last.alias,
             scans={
-                source.alias: self._read(source)
+                source.alias: self._read(source, wanted or ())
                 for source in self._sources
                 if source.mode in (Mode.PARTITIONED, Mode.BROADCAST)
             },
@@ -257,6 +282,7 @@ class _Assembly:
             aggregate=self._block.aggregate,
             eager=self._eager(join),
             shared=self._shared,
+            preference=None if wanted is None else TaskPreference(wanted),
         )
         if Mode.STREAMED in placement.modes:
             assert placement.stream is not None
@@ -264,7 +290,7 @@ class _Assembly:
             assert isinstance(streamed, FrameInput)
             source = streamed.frame
         elif self._exchanged:
-            source = self._exchange()
+            source = self._exchange(wanted or ())
         else:
             source = _numbers(self._spark, placement.cells or 1, self._expected_words)
         result = self._block.result or spark_schema(self._block.schema)
@@ -327,13 +353,14 @@ class _Assembly:
             limits.keep()
         return limits
 
-    def _read(self, source: _Source) -> TaskInput:
+    def _read(self, source: _Source, wanted: Sequence[Predicate]) -> TaskInput:
         scan, schema = source.scan, source.relation.schema
         if scan is not None and self._block.stream is not None:
             return read_beside_stream(source.alias, scan, schema)
         if isinstance(scan, FrameInput):
             return InlineTable.of(scan.frame, schema)
-        return source.deal([0] * (self._placement.cells or 1 if source.mode is Mode.PARTITIONED else 1))
+        parts = self._placement.cells or 1 if source.mode is Mode.PARTITIONED else 1
+        return source.deal([0] * parts, wanted)
 
     @cached_property
     def _reduction(self) -> Reduction | None:
@@ -400,7 +427,7 @@ class _Assembly:
         received = largest.size.bytes * self._placement.cube.copies(largest.number) / cells
         return largest if received > _SORTED_BYTES else None
 
-    def _exchange(self) -> DataFrame:
+    def _exchange(self, wanted: Sequence[Predicate]) -> DataFrame:
         """Return the blocks of the exchanged relations, each cell's in the partition of its number."""
         sink, cube, cells = self._reports.sink, self._placement.cube, self._placement.cells
         assert cells is not None
@@ -413,7 +440,7 @@ class _Assembly:
         if scanned:
             loads = [0] * self._scanning(scanned)
             # The largest first, the smaller ones fill the gaps.
-            scans = {source.alias: source.deal(loads) for source in reversed(scanned)}
+            scans = {source.alias: source.deal(loads, wanted) for source in reversed(scanned)}
             task = ScanTask(
                 {source.alias: (scans[source.alias], cuts[source.alias]) for source in scanned},
                 max(self._options.batch_size, LEAST_ROWS),

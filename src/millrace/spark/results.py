@@ -8,6 +8,7 @@ task                         session
 ``Start``                    ``Wanted``: whether the partition is needed still
 ``Batch``
 ``Commit``                   ``Committed``
+(nothing)                    ``Preferred``: what is wanted first from now on
 (nothing)                    ``Lost``: why no rows are wanted any more
 ===========================  =================================================
 
@@ -28,11 +29,12 @@ on rows are counted by their digests, in Python, some 150 bytes in memory a row.
 from __future__ import annotations
 
 import asyncio
+import pickle
 import queue
 import secrets
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from io import BytesIO
 from typing import IO, TYPE_CHECKING, ClassVar
@@ -41,6 +43,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from millrace.engine.arrays import array_of
+from millrace.engine.plan.expressions import Predicate
 from millrace.errors import ExecutionError
 from millrace.limits import codec
 from millrace.limits.chunk import digest, encoded
@@ -54,6 +57,7 @@ from millrace.limits.messages import (
     JoinStream,
     Lost,
     Message,
+    Preferred,
     Start,
     Wanted,
     Welcome,
@@ -224,6 +228,7 @@ class Stream(Session, AbstractContextManager["Stream"]):
         self._has_space = asyncio.Event()
         self._partitions: dict[int, Partition] = {}
         self._tasks: dict[int, Partition] = {}
+        self._preferred: Preferred | None = None
 
     @property
     def is_full(self) -> bool:
@@ -264,6 +269,8 @@ class Stream(Session, AbstractContextManager["Stream"]):
             case Start(partition=number), None:
                 partition = self._partitions.setdefault(number, Partition(number))
                 self._tasks[client] = partition
+                if self._preferred is not None:
+                    self._clients[client](self._preferred)
                 self._clients[client](Wanted(not partition.committed))
             case Batch(rows=payload), Partition() as partition:
                 try:
@@ -340,6 +347,17 @@ class Stream(Session, AbstractContextManager["Stream"]):
         """Say that the job has failed: the iteration raises the error now. No effect on a closed one."""
         self._server.act(self, lambda: self.end(error))
 
+    def prefer(self, wanted: Sequence[Predicate]) -> None:
+        """Tell all tasks what is wanted first from now on, also those that start later."""
+        message = Preferred(pickle.dumps(tuple(wanted), -1))
+
+        def tell() -> None:
+            self._preferred = message
+            for client in self._tasks:
+                self._clients[client](message)
+
+        self._server.act(self, tell)
+
     def close(self) -> None:
         """Take no more rows: tasks that send still fail, at their next batch."""
         self._server.act(self, lambda: self.end(None, drop=True))
@@ -413,12 +431,14 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
     """One attempt to send one partition of a stream; every sink is an attempt of its own.
 
     ``wanted`` is False if another attempt has sent all rows of this partition, so that these need not be
-    computed; sending them all the same has no effect. ExecutionError if the server cannot be reached, the
-    stream has ended or was closed, or the server is gone.
+    computed; sending them all the same has no effect. ``preferred`` is what the reader has said it wants
+    first, None before it has said so; it may be asked between batches. ExecutionError if the server cannot be
+    reached, the stream has ended or was closed, or the server is gone.
     """
 
     def __init__(self, address: Address, stream: str, partition: int, attempt: int) -> None:
         self._address = address
+        self._preferred: tuple[Predicate, ...] | None = None
         try:
             hello = JoinStream(address.token, stream)
             self._connection, welcome = dial(address, hello, _PURPOSE, CONNECT_SECONDS, may_stall=True)
@@ -429,7 +449,7 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
             self._connection.settimeout(None)
             self._schema = pa.ipc.read_schema(pa.py_buffer(welcome.schema))
             self._send(Start(partition, attempt))
-            answer = self._receive()
+            answer = self._answer()
             self.wanted = isinstance(answer, Wanted) and answer.wanted
             on_failure.pop_all()
 
@@ -462,10 +482,15 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
                 f"{codec.LARGEST_ATTACHMENT}: collect the result without streaming it"
             )
 
+    @property
+    def preferred(self) -> tuple[Predicate, ...] | None:
+        self._check_open()
+        return self._preferred
+
     def commit(self) -> None:
         """Say that these were all rows; returns when they have arrived."""
         self._send(Commit())
-        self._receive()
+        self._answer()
 
     def close(self) -> None:
         """Leave; without a commit before, another attempt will have to send the rows."""
@@ -499,7 +524,19 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
             raise ExecutionError(f"the stream of results takes no more rows: {message.why}")
         return message
 
+    def _answer(self) -> Message:
+        """Return what the server answers; what it has said before is noted."""
+        while isinstance(message := self._receive(), Preferred):
+            self._note(message)
+        return message
+
+    def _note(self, message: Message) -> None:
+        if isinstance(
+            message, Preferred
+        ):  # of the process that made this task's function, as TLS has checked
+            self._preferred = pickle.loads(message.predicates)  # noqa: S301
+
     def _check_open(self) -> None:
-        """Raise if the server has said something: that can only be that the stream is closed."""
-        if codec.has_spoken(self._connection):
-            self._receive()
+        """Note what the server has said; raise if that is that the stream is closed."""
+        while codec.has_spoken(self._connection):
+            self._note(self._receive())

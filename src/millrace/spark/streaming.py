@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 from pyspark import InheritableThread, TaskContext
@@ -24,8 +24,9 @@ from millrace.spark.types import normalise
 from millrace.spark.worker import worker_task
 
 if TYPE_CHECKING:
+    from millrace.engine.plan.expressions import Predicate
     from millrace.limits.registration import Address
-    from millrace.spark.results import DriverServer
+    from millrace.spark.results import DriverServer, ResultsSink, Stream
 
 
 @dataclass(frozen=True)
@@ -35,17 +36,44 @@ class Target:
     address: Address
     stream: str
 
-    def send(self, results: Iterator[pa.RecordBatch]) -> None:
+    def send(self, results: Iterator[pa.RecordBatch], preference: TaskPreference | None = None) -> None:
         """Send all that a task results in; nothing is computed for a partition that is there already."""
         from millrace.spark.results import ResultsSink  # what most tasks do not need
 
         context = TaskContext.get()
         partition, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
         with ResultsSink(self.address, self.stream, partition, attempt) as sink:
+            if preference is not None:
+                preference.sink = sink
             if sink.wanted:
                 for batch in results:
                     sink.send(batch)
                 sink.commit()
+
+
+@dataclass
+class TaskPreference:
+    """What the reader of a task's results wants first: at the beginning, and as it says through a sink."""
+
+    first: tuple[Predicate, ...]
+    sink: ResultsSink | None = None
+
+    def latest(self) -> tuple[Predicate, ...]:
+        said = None if self.sink is None else self.sink.preferred
+        return self.first if said is None else said
+
+
+@dataclass(eq=False)
+class ReaderPreference:
+    """What the reader of results wants first, the most wanted first. It may change while tasks run."""
+
+    wanted: tuple[Predicate, ...]
+    stream: Stream | None = None
+
+    def change(self, wanted: tuple[Predicate, ...]) -> None:
+        self.wanted = wanted
+        if self.stream is not None:
+            self.stream.prefer(wanted)
 
 
 @dataclass(frozen=True)
@@ -66,7 +94,7 @@ def sender_of(frame: DataFrame, schema: pa.Schema) -> Callable[[Target], DataFra
     return lambda target: frame.mapInArrow(_Send(target, schema), frame.schema)
 
 
-def refuse_endless() -> Iterator[pa.RecordBatch]:
+def refuse_endless(_: ReaderPreference | None = None) -> NoReturn:
     """Refuse to hand out a result that never ends."""
     raise InputError(
         "a query of streams has no end to wait for: start it with df.writeStream, and read what it writes"
@@ -84,7 +112,11 @@ def driver_server(spark: SparkSession, options: Options) -> DriverServer:
 
 
 def stream_of(
-    spark: SparkSession, options: Options, schema: pa.Schema, frame_of: Callable[[Target], DataFrame]
+    spark: SparkSession,
+    options: Options,
+    schema: pa.Schema,
+    frame_of: Callable[[Target], DataFrame],
+    preference: ReaderPreference | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Run a job and yield what its tasks send, as it comes; the job is cancelled when the iterator is closed.
 
@@ -101,6 +133,8 @@ def stream_of(
         jobs = spark.sparkContext
         add_tag, remove_tag, cancel = jobs.addJobTag, jobs.removeJobTag, jobs.cancelJobsWithTag
     with server.open(schema, idle=options.idle_timeout) as stream:
+        if preference is not None:
+            preference.stream = stream
         frame = frame_of(Target(stream.address, stream.id))
 
         def collect() -> None:

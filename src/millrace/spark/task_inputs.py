@@ -63,20 +63,31 @@ def number_of(batches: Iterator[pa.RecordBatch]) -> int | None:
     return int(numbers[0]) if numbers else None
 
 
-def deal(splits: Sequence[Split], loads: list[int]) -> list[list[Split]]:
+def deal(splits: Sequence[Split], loads: list[int], ranks: Sequence[int] = ()) -> list[list[Split]]:
     """Return which splits each task reads, in their order; a task has so many bytes to read already.
 
-    The largest comes first, each goes to the task that has least so far. ``loads`` is added to.
+    The largest comes first, each goes to the task that has least so far. ``loads`` is added to. Splits with
+    a low rank are dealt, and read, before others: each task has its share of them.
     """
+    ranks = ranks or [0] * len(splits)
     dealt: list[list[int]] = [[] for _ in loads]
     heap = [(load, task) for task, load in enumerate(loads)]
     heapq.heapify(heap)
-    for place in sorted(range(len(splits)), key=lambda n: -splits[n].bytes):
+    for place in sorted(range(len(splits)), key=lambda n: (ranks[n], -splits[n].bytes)):
         _, task = heap[0]
         dealt[task].append(place)
         loads[task] += splits[place].bytes + 1
         heapq.heapreplace(heap, (loads[task], task))
-    return [[splits[n] for n in sorted(part)] for part in dealt]
+    return [[splits[n] for n in sorted(part, key=lambda n: (ranks[n], n))] for part in dealt]
+
+
+def ranks_of(source: ParquetInput, splits_of: Sequence[Split], wanted: Sequence[Predicate]) -> list[int]:
+    """Return, for each split, the place of the first predicate that may hold for one of its rows."""
+    ranks = dict.fromkeys(((split.path, split.group) for split in splits_of), len(wanted))
+    for rank, predicate in reversed([*enumerate(wanted)]):
+        for split in splits(source.table, (*source.filters, predicate), source.columns):
+            ranks[split.path, split.group] = rank
+    return [ranks[split.path, split.group] for split in splits_of]
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from millrace.spark import exchange
 from millrace.spark.coordinator import Limits, Lookups
 from millrace.spark.frames import task_name
 from millrace.spark.reports import FileWarmStart, Sink
-from millrace.spark.streaming import Target
+from millrace.spark.streaming import Target, TaskPreference
 from millrace.spark.task_inputs import (
     LEAST_ROWS,
     OpenInput,
@@ -72,6 +72,7 @@ class EddyTask:
     aggregate: AggregateSpec | None = None  # of its rows, before they are handed on
     eager: EagerAggregation | None = None  # of a relation, before it is joined
     shared: tuple[exchange.SharedBlocks, ...] = ()  # of exchanged relations
+    preference: TaskPreference | None = None  # what is wanted first, where the reader may say so
 
     @property
     def __name__(self) -> str:
@@ -104,6 +105,11 @@ class EddyTask:
         if aggregate is not None:
             aggregation = PartialAggregation(aggregate, schema)
             schema = aggregate.schema(schema)
+        eddy, preference = None, self.preference and replace(self.preference)  # of this attempt
+        if preference is not None:
+            from millrace.engine.eddy.preference import PreferringDataflow  # here, for few tasks need it
+
+            eddy = partial(PreferringDataflow, latest=preference.latest)
         with ahead, self.lookups.open(self.join) if self.lookups else nullcontext() as access:
             run = run_of(
                 with_sizes(join, inputs, cell),
@@ -114,6 +120,7 @@ class EddyTask:
                 warm_start=self.warm_start,
                 access=access,
                 ranges=ranges,
+                eddy=eddy,
             )
             results = run.run()
 
@@ -135,7 +142,7 @@ class EddyTask:
                     for result in results:
                         yield self.sink.data(result)
                 else:
-                    self.target.send(results)
+                    self.target.send(results, preference)
         if reader is not None:
             reader.drain()
         if not self.sink.active:

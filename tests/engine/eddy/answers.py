@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from lab.preference import PreferringDataflow, prefer
 from lab.queues import Backpressure
 from millrace.engine.access.schedule import Schedule
 from millrace.engine.eddy.ingest import KeyRanges
 from millrace.engine.eddy.output import Output
+from millrace.engine.eddy.preference import PreferringDataflow, prefer
 from millrace.engine.operators import beside, content, selection, udf_selection
 from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.spill import context, spilling

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from lab.access import Index
-from lab.preference import PreferringDataflow, prefer
 from lab.queues import Backpressure
 from millrace.engine.access.hybrid import IndexOrScan
 from millrace.engine.access.modules import Answer, MeasuredIndex
+from millrace.engine.eddy.preference import PreferringDataflow, prefer
 from millrace.engine.eddy.run import Run
 from millrace.engine.plan.expressions import Call, Column, ColumnRef
 from millrace.engine.plan.spec import JoinSpec, RelationSpec

@@ -27,6 +27,7 @@ from millrace.engine.eddy.constraints import Legality
 from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.ingest import Transfer
 from millrace.engine.eddy.operator import Step
+from millrace.engine.eddy.preference import PreferringDataflow
 from millrace.engine.operators import beside
 from millrace.engine.operators.beside import AskedRelation
 from millrace.engine.operators.outer import OuterProbe
@@ -415,6 +416,19 @@ def trust_tree(_: Any, __: STAIR, segment: Segment, ___: Any, left: Any, right: 
     return (left, right) if present is None else (left[present], right[present])
 
 
+@instead(PreferringDataflow, "_take_aside")
+def lose_waiting(take: Any, dataflow: PreferringDataflow) -> Any:
+    """What waits because others are wanted comes too, also when its wish has changed meanwhile."""
+    return [*take(dataflow)][1:]
+
+
+@instead(PreferringDataflow, "_rounds_of_arrivals")
+def end_before_waiting(rounds: Any, dataflow: PreferringDataflow) -> Any:
+    """What waits comes before the end of its relation."""
+    with mock.patch.object(type(dataflow._aside), "__bool__", return_value=False):
+        yield from rounds(dataflow)
+
+
 PLAIN = {
     "policy": "random",
     "shape": "dense",
@@ -522,6 +536,8 @@ RULES = [
     asking("forget_answers"),
     asking("forget_stamps"),
     asking("cover_early", case=CHAINS, plans=STALLED),
+    Rule("lose_waiting", preference=True, changes=True, online=False, scheduled=False),
+    Rule("end_before_waiting", preference=True, changes=False, online=False, scheduled=False),
     Rule("forget_roles", sharing=True, only=lambda e: len(e.case.spec.relations) == 2),
     Rule("forget_roles", sharing=True, only=lambda e: len(e.case.spec.relations) > 2),
     Rule("forget_stamps", sharing=True, only=lambda e: any(r.same_as for r in e.case.spec.relations)),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 from weakref import WeakSet
@@ -15,17 +16,16 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import event, given, strategies as st
 
-from lab import preference
 from lab.queues import Backpressure
 from millrace.engine.access.schedule import Schedule
-from millrace.engine.eddy import eddy as buffer, run_statistics as module
+from millrace.engine.eddy import eddy as buffer, preference, run_statistics as module
 from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.run_statistics import Trace
 from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.operators import selection, udf_selection
-from millrace.engine.plan.expressions import Call, Column, ColumnRef, Compare
+from millrace.engine.plan.expressions import Call, Column, ColumnRef, Compare, Literal
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.engine.stairs import invariants as stairs
 from millrace.engine.stairs.stair import STAIR
@@ -174,7 +174,10 @@ def test_wide_rows_come_in_small_batches(monkeypatch, filtered: str, width: int,
 
 
 def test_tuples_are_graded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many predicates they meet before they are joined, whether they are built or streamed."""
+    """However many predicates they meet before they are joined, whether they are built or streamed.
+
+    Built ones are graded once more, to know which streamed tuples join to them.
+    """
     graded, right = [], preference.evaluate
     monkeypatch.setattr(preference, "evaluate", lambda *given: graded.append(found := right(*given)) or found)
     all_, none = ([compare(op, f"{alias}.k", f"{alias}.k", INT) for alias in "rs"] for op in ("<=", "<"))
@@ -185,7 +188,33 @@ def test_tuples_are_graded_once(monkeypatch: pytest.MonkeyPatch) -> None:
         made = Run(case.spec, case.batches(8), options, clock=VirtualClock(), eddy=eddy)
         preference.prefer(made, none)
         assert rows_of(case, made) == case.expected()
-        assert sum(map(len, graded)) == 16
+        assert sum(map(len, graded)) == (16 if online else 24)
+
+
+def test_users_change_their_mind() -> None:
+    """What is wanted from now on comes next, also of what has waited; then the rest, as it was read."""
+    keys = pa.table({"k": range(100)})
+    case = block({"r": keys, "s": keys}, ["r.k = s.k"])
+    key = Column(ColumnRef("r", "k"))
+    wanted = (Compare(">=", key, Literal(50, INT), INT),), (Compare("<", key, Literal(10, INT), INT),)
+    read: list[int] = []
+
+    def source() -> Iterator[pa.RecordBatch]:
+        for batch in keys.to_batches(max_chunksize=10):
+            read.append(batch.num_rows)
+            yield batch
+
+    eddy = partial(preference.PreferringDataflow, latest=lambda: wanted[len(read) > 7])
+    made = Run(
+        case.spec,
+        {"r": source(), "s": keys.to_batches()},
+        Options(batch_size=10),
+        clock=VirtualClock(),
+        stream="r",
+        eddy=eddy,
+    )
+    found = [k for batch in made.run() for k in batch["r_k"].to_pylist()]
+    assert found == [*range(50, 70), *range(10), *range(10, 50), *range(70, 100)]
 
 
 # Under skew a run holds no more than the tuples that are to be held need, and makes others in pieces.

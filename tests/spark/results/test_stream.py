@@ -9,6 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Literal
 from millrace.errors import ExecutionError
 from millrace.limits import codec
 from millrace.limits.codec import frame
@@ -88,6 +89,24 @@ def test_a_partition_that_is_there_is_not_wanted_again(stream):
     send(stream, 0, batch_of(0, 5), attempt=2)
     stream.finish()
     assert rows(stream) == rows([batch_of(0, 0)])
+
+
+def test_tasks_hear_what_is_preferred(stream):
+    """Those that run, also while they are being answered, and those that start later; the latest counts."""
+    key = Column(ColumnRef("r", "k"))
+    wanted = [(Compare("=", key, Literal(n, pa.int64()), pa.int64()),) for n in (1, 2)]
+    with sink_of(stream, 0) as sink:
+        assert sink.preferred is None
+        stream.prefer(wanted[0])
+        sink.commit()  # its answer comes behind what was said before
+        assert sink.preferred == wanted[0]
+    stream.prefer(wanted[1])
+    with sink_of(stream, 1) as sink:
+        assert sink.wanted and sink.preferred == wanted[1] and sink.preferred is sink.preferred
+        sink.send(batch_of(1, 0))
+        sink.commit()
+    stream.finish()
+    assert rows(stream) == rows([batch_of(1, 0)])
 
 
 def test_tasks_wait_for_a_slow_consumer(server):

@@ -6,6 +6,10 @@ not matter for the order, only which of both is worth more.
 
 A grade is part of the signature, so the engine's policies and SteMs know it: ``interactive`` routes tuples by
 it, and a SteM bounces wanted ones to an index. Here it is the priority of a tuple in the eddy's buffer.
+
+Tuples of the streamed relation that are not wanted wait until it has been read, as far as memory allows
+(Raman, Raman & Hellerstein 1999, "Online dynamic reordering for interactive data processing"). A streamed
+tuple is wanted too if it joins to a wanted tuple of a relation that was read before.
 """
 
 from __future__ import annotations
@@ -20,20 +24,33 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.access.hybrid import IndexOrScan
-from millrace.engine.access.paths import AccessMethods
+from millrace.engine.access.paths import AccessMethods, Paths
+from millrace.engine.access.schedule import STALLED, Arrival
 from millrace.engine.arrays import is_true
 from millrace.engine.eddy.context import Given, RunContext
 from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.decisions import RoutingTable
 from millrace.engine.eddy.eddy import Buffer, Eddy
 from millrace.engine.eddy.operator import Kind, Operator, Step, Work
+from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run import Run
 from millrace.engine.plan.evaluation import evaluate
 from millrace.engine.plan.expressions import Call, ColumnRef, Predicate, columns_of, show
+from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec, check_columns
-from millrace.engine.stems.stem import SteM
-from millrace.engine.tuples.batch import TupleBatch
+from millrace.engine.stems.state import stems_of
+from millrace.engine.stems.stem import SteM, singletons
+from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import InputError
+
+MOST_ASIDE = 1 << 28
+"""Bytes of streamed tuples that wait in a task because others are wanted first."""
+
+_MOST_NEAR = 1 << 20
+"""Tuples of a relation up to which it is found out which streamed tuples join to wanted ones of it."""
+
+_FLUSH_SECONDS = 0.2
+"""Seconds after which results are handed on though there are few of them: somebody waits for them."""
 
 Wanted = Predicate | Sequence[Predicate] | None
 """What the user wants first: one predicate, several with the most wanted first, or nothing in particular."""
@@ -60,11 +77,14 @@ class Preference:
 
     Predicates are over columns of one relation each, and Millrace evaluates them itself. Singletons are
     graded when they arrive or are built, and again when other tuples are wanted; what they join to has their
-    grades.
+    grades. ``near`` returns which tuples a singleton has to meet to join to wanted ones of another relation,
+    None where that is not known.
     """
 
-    def __init__(self, spec: JoinSpec) -> None:
-        self._spec = spec
+    def __init__(
+        self, spec: JoinSpec, near: Callable[[_Wish, TupleBatch], SteM | None] = lambda _, __: None
+    ) -> None:
+        self._spec, self._near = spec, near
         self.wishes: list[_Wish] = []
 
     def change(self, wanted: Wanted) -> None:
@@ -96,19 +116,32 @@ class Preference:
 
     def graded(self, batch: TupleBatch) -> list[TupleBatch]:
         """Return tuples in a batch for each grade, whatever grade they had; none before they are built."""
-        wishes = [(grade, wish) for grade, wish in enumerate(self.wishes, 1) if wish.relation in batch.rows]
-        if not batch.signature.built or (not wishes and not batch.signature.preferred):
+        if not batch.signature.built or not (self.wishes or batch.signature.preferred):
             return [batch]
-        grades = np.zeros(batch.size, np.int64)
-        for grade, wish in wishes:
-            grades[wish.holds(batch)] = grade
+        grades, is_known = np.zeros(batch.size, np.int64), bool(batch.signature.preferred)
+        for grade, wish in enumerate(self.wishes, 1):
+            if wish.relation in batch.rows:
+                grades[wish.holds(batch)] = grade
+            elif (stem := self._near(wish, batch)) is not None:
+                grades[stem.meets(batch)] = grade
+            else:
+                continue
+            is_known = True
+        if not is_known:
+            return [batch]
         pieces: list[TupleBatch] = []
-        for grade in np.unique(grades).tolist():
+        for grade in np.flatnonzero(np.bincount(grades)).tolist():
             rows = np.flatnonzero(grades == grade)
             origin = len(rows) if batch.origin == batch.size else 0 if pieces else batch.origin
             signature = batch.signature.having(preferred=grade)
             pieces.append(batch.take(rows, origin=origin, signature=signature))
         return pieces
+
+    def best(self, batch: TupleBatch) -> int:
+        """Return the highest grade that singletons like these can have."""
+        wishes = enumerate(self.wishes, 1)
+        known = (g for g, w in wishes if w.relation in batch.rows or self._near(w, batch) is not None)
+        return max(known, default=0)
 
 
 def prefer(run: Run, wanted: Wanted) -> None:
@@ -173,17 +206,70 @@ def _grade(work: Work) -> int:
     return batch.signature.preferred
 
 
+class _Aside:
+    """Singletons of the streamed relation that wait for wanted ones, by grade, until it has been read."""
+
+    def __init__(self, relation: int | None, preference: Preference) -> None:
+        self._span = 0 if relation is None else 1 << relation
+        self._relation, self._preference = relation, preference
+        self._waiting: dict[int, deque[TupleBatch]] = {}
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def is_full(self) -> bool:
+        return self._bytes > MOST_ASIDE
+
+    def close(self) -> None:
+        """Keep no more from now on: nothing will be read that could come before."""
+        self._span = 0
+
+    def keep(self, batches: Iterable[TupleBatch]) -> Iterator[TupleBatch]:
+        """Yield what is not to wait."""
+        for batch in batches:
+            if self._may_wait(batch.signature) and batch.signature.preferred < self._preference.best(batch):
+                self._waiting.setdefault(batch.signature.preferred, deque()).append(batch)
+                self._bytes += self._size(batch)
+            else:
+                yield batch
+
+    def pop(self) -> TupleBatch:
+        """Take those that are wanted most, and have waited longest."""
+        grade = max(self._waiting)
+        batch = self._waiting[grade].popleft()
+        if not self._waiting[grade]:
+            del self._waiting[grade]
+        self._bytes -= self._size(batch)
+        return batch
+
+    def _may_wait(self, signature: Signature) -> bool:
+        is_streamed = signature.span == self._span and signature.prior is None
+        return is_streamed and bool(self._preference.wishes)
+
+    def _size(self, batch: TupleBatch) -> int:
+        """Return the bytes that tuples keep in memory: those of all that arrived with them."""
+        assert self._relation is not None
+        return batch.stores[self._relation].nbytes
+
+
 class PreferringEddy(Eddy):
     """An eddy that grades what arrives."""
 
     def __init__(
-        self, context: RunContext, buffer: Buffer, table: RoutingTable, preference: Preference
+        self,
+        context: RunContext,
+        buffer: Buffer,
+        table: RoutingTable,
+        preference: Preference,
+        aside: _Aside,
     ) -> None:
         super().__init__(context, buffer, table)
-        self._preference = preference
+        self._preference, self._aside = preference, aside
 
     def push(self, batches: Iterable[TupleBatch]) -> None:
-        super().push(self._preference.split(batches))
+        super().push(self._aside.keep(self._preference.split(batches)))
 
 
 class PreferringRequests(IndexOrScan):
@@ -225,12 +311,25 @@ class PreferringRequests(IndexOrScan):
 
 
 class PreferringDataflow(EddyDataflow):
-    """An eddy whose user prefers some tuples, between arrivals and the output."""
+    """An eddy whose user prefers some tuples, between arrivals and the output.
+
+    ``latest`` returns what is wanted now, the same object as long as that is the same. It is asked before
+    each round.
+    """
 
     _buffer: PreferringBuffer
 
-    def __init__(self, context: RunContext, given: Given) -> None:
-        self._preference = Preference(context.spec)
+    def __init__(
+        self, context: RunContext, given: Given, latest: Callable[[], Wanted] = lambda: None
+    ) -> None:
+        self._preference = Preference(context.spec, self._near)
+        self._latest, self._known = latest, latest()
+        self._preference.change(self._known)
+        self._stems_near: dict[_Wish, SteM | None] = {}
+        self._flushed = context.clock.now()
+        # Tuples may come in any order where nobody knows that in which they were read.
+        is_free = context.watch is None and isinstance(context.output, Output) and not context.graph.windows
+        self._aside = _Aside(context.schedule.unbuilt if is_free else None, self._preference)
         visit = context.visit
 
         def graded(operator: Operator, work: Any) -> Step:
@@ -248,10 +347,81 @@ class PreferringDataflow(EddyDataflow):
         return PreferringBuffer(limit)
 
     def _make_eddy(self, table: RoutingTable) -> Eddy:
-        return PreferringEddy(self._context, self._buffer, table, self._preference)
+        return PreferringEddy(self._context, self._buffer, table, self._preference, self._aside)
 
     def prefer(self, wanted: Wanted) -> None:
         """See :func:`prefer`."""
         self._preference.change(wanted)
+        self._stems_near.clear()
         self._buffer.regrade(self._preference.graded)
         self._requests.regrade(self._preference.graded)
+        waiting = [piece for batch in self._take_aside() for piece in self._preference.graded(batch)]
+        self._buffer.push(self._aside.keep(waiting))
+
+    def _rounds_of_arrivals(self) -> Iterator[list[Arrival]]:
+        streamed = self._schedule.unbuilt
+        for arrivals in super()._rounds_of_arrivals():
+            if (wanted := self._latest()) is not self._known:
+                self._known = wanted
+                self.prefer(wanted)
+            own = [batch for relation, batch in arrivals if relation == streamed]
+            if None in own:  # an end holds once nothing waits
+                self._eddy.push(self._admission.rest())
+                self._aside.close()
+                yield []
+            while self._aside and (None in own or STALLED in own or self._aside.is_full):
+                self._buffer.push((self._aside.pop(),))
+                yield []  # a round of what had arrived before
+            yield arrivals
+
+    def _take_aside(self) -> Iterator[TupleBatch]:
+        while self._aside:
+            yield self._aside.pop()
+
+    def _work(self) -> Iterator[Any]:
+        yield from super()._work()
+        now = self._context.clock.now()
+        if self._preference.wishes and now >= self._flushed + _FLUSH_SECONDS:
+            self._flushed = now
+            yield from self._output.idle()
+
+    def _near(self, wish: _Wish, batch: TupleBatch) -> SteM | None:
+        """Return those tuples next to the streamed ones that lead to what is wanted."""
+        streamed = self._schedule.unbuilt
+        if streamed is None or batch.signature.span != 1 << streamed:
+            return None
+        if wish not in self._stems_near:
+            path = _path(self._context.graph, wish.relation, streamed)
+            self._stems_near[wish] = self._lead(wish, path)
+        return self._stems_near[wish]
+
+    def _lead(self, wish: _Wish, path: Sequence[int]) -> SteM | None:
+        """Return the last relation's tuples that join, along a path, to wanted ones of the first."""
+        graph, spec, found = self._context.graph, self._context.spec, None
+        own = [self.stems[relation] for relation in path]
+        if any(len(graph.roles(stem.number)) > 1 or stem.store.held > _MOST_NEAR for stem in own):
+            return None
+        if not all(stem.complete and stem.scanned for stem in own):
+            return None
+        stems = stems_of(spec, graph, Paths(graph.everything)) if path else []
+        for relation, stem in zip(path, own, strict=True):
+            rows = np.arange(stem.store.first, stem.rows, dtype=np.int32)
+            batch = TupleBatch(Signature(1 << relation), {relation: rows}, {relation: stem.store})
+            kept = rows[wish.holds(batch) if found is None else found.meets(batch)]
+            found = stems[relation]
+            found.build(singletons(found, stem.store.chunk(kept), spec.aliases[relation], built=False), None)
+            found.complete = True
+        return found
+
+
+def _path(graph: QueryGraph, first: int, target: int) -> list[int]:
+    """Return the fewest relations, from the first on, that lead to a neighbour of a target."""
+    paths, seen = deque([[first]]), {first, target}
+    while paths:
+        path = paths.popleft()
+        near = graph.neighbours(1 << path[-1])
+        if target in near:
+            return path
+        paths.extend([*path, each] for each in near if each not in seen)
+        seen.update(near)
+    return []
