@@ -312,6 +312,15 @@ def relations_of(node: Predicate | LeftJoin) -> frozenset[str]:
     return frozenset(ref.relation for ref in columns_of(node))
 
 
+def terms(predicates: Iterable[Predicate]) -> Iterator[Predicate]:
+    """Yield the terms of a conjunction."""
+    for predicate in predicates:
+        if isinstance(predicate, And):
+            yield from terms(predicate.arguments)
+        else:
+            yield predicate
+
+
 def and_all(predicates: tuple[Predicate, ...]) -> Predicate | None:
     """Return the conjunction, or None for an empty one."""
     if not predicates:
