@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,6 @@ from millrace.engine.plan.expressions import (
     Literal,
     Or,
     Predicate,
-    columns_of,
     relations_of,
     terms,
 )
@@ -88,30 +86,24 @@ def rows_by_slot(words: Sequence[Array]) -> Iterator[tuple[int, Array]]:
             yield number * BITS + int(slots[start]), rows[start:end]
 
 
-def select_rows(
-    rows: pa.RecordBatch, places: Array, residuals: Sequence[Predicate], reads: Sequence[ColumnRef]
-) -> list[pa.Array]:
-    """Return columns of those results of the shared join that a query wants, of these places."""
-    if not residuals and len(places) == rows.num_rows:
-        return [rows.column(name_of(ref)) for ref in reads]
-    taken = pa.array(places)
-    if residuals:
-        read = {ref for residual in residuals for ref in columns_of(residual)}
-        given = {ref: rows.column(name_of(ref)).take(taken) for ref in read}
-        for residual in residuals:
-            passes = pc.fill_null(evaluate(residual, given), False)
-            taken, given = taken.filter(passes), {ref: each.filter(passes) for ref, each in given.items()}
-    return [rows.column(name_of(ref)).take(taken) for ref in reads]
-
-
 def with_lineages(
-    join: JoinSpec, words: int, reads: Collection[ColumnRef], carriers: Collection[str]
+    join: JoinSpec,
+    words: int,
+    reads: Collection[ColumnRef],
+    carriers: Collection[str],
+    pairs: Iterable[tuple[str, str]],
 ) -> JoinSpec:
     """Return the join that an eddy runs for all queries: of tuples with lineages.
 
-    Tuples without a query in common do not meet: what no query wants any more leaves the eddy as soon as that
-    shows. ``words`` are those of a lineage, ``reads`` are the columns of results that some query reads, and
-    ``carriers`` are the relations whose tuples have a lineage; all queries want the tuples of the others.
+    Tuples of two relations without a query in common do not meet: what no query wants any more leaves the
+    eddy as soon as that shows.
+
+    Args:
+        join: As the queries have it.
+        words: Of a lineage.
+        reads: The columns of results that some query reads.
+        carriers: The relations whose tuples have a lineage; all queries want the tuples of the others.
+        pairs: The pairs of these that may have no query in common.
     """
     fields = [pa.field(name, _WORD) for name in columns(words)]
     relations = tuple(
@@ -121,7 +113,7 @@ def with_lineages(
     lineages = {a: tuple(Column(ColumnRef(a, f.name)) for f in fields) for a in join.aliases if a in carriers}
     residuals = list(join.residuals)
     spans = [relations_of(residual) for residual in residuals]
-    for a, b in combinations(lineages, 2):
+    for a, b in pairs:
         shared_bits = (Function("&", _WORD, both) for both in zip(lineages[a], lineages[b], strict=True))
         overlap = Or(tuple(Compare("<>", bits, Literal(0, _WORD), _WORD) for bits in shared_bits))
         pair = frozenset((a, b))

@@ -257,6 +257,7 @@ class _Assembly:
             aggregate=self._block.aggregate,
             eager=self._eager(join),
             shared=self._shared,
+            sharing=self._block.sharing,
         )
         if Mode.STREAMED in placement.modes:
             assert placement.stream is not None

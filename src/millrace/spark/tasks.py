@@ -21,6 +21,7 @@ from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.engine.peak import peak_memory
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.sharing import Division, Sharing
 from millrace.engine.spill.run_of import run_of
 from millrace.engine.start_up import start_seconds, work_time
 from millrace.engine.stems.state import stems_of
@@ -72,6 +73,7 @@ class EddyTask:
     aggregate: AggregateSpec | None = None  # of its rows, before they are handed on
     eager: EagerAggregation | None = None  # of a relation, before it is joined
     shared: tuple[exchange.SharedBlocks, ...] = ()  # of exchanged relations
+    sharing: Sharing | None = None  # the queries that the join is for, if it is for several
 
     @property
     def __name__(self) -> str:
@@ -100,8 +102,15 @@ class EddyTask:
         if eager is not None:
             join, aggregate = eager.join, eager.aggregate
             sources[eager.alias] = eager.over(sources[eager.alias])
+        if self.sharing is not None:
+            join = self.sharing.over_join(join)
+            sources = {alias: self.sharing.over_source(alias, rows) for alias, rows in sources.items()}
         schema, aggregation = join.output_schema, None
-        if aggregate is not None:
+        division: Division | None = None
+        if self.sharing is not None:
+            division = Division(self.sharing, join, self.options.batch_size)
+            schema = self.sharing.schema
+        elif aggregate is not None:
             aggregation = PartialAggregation(aggregate, schema)
             schema = aggregate.schema(schema)
         with ahead, self.lookups.open(self.join) if self.lookups else nullcontext() as access:
@@ -114,6 +123,7 @@ class EddyTask:
                 warm_start=self.warm_start,
                 access=access,
                 ranges=ranges,
+                output=division,
             )
             results = run.run()
 
@@ -146,6 +156,7 @@ class EddyTask:
             modules += [lookup.figures() for lookup in lookups]
         if aggregation is not None:
             modules.append(aggregation.figures({o.name: str(o.source) for o in self.join.output}))
+        modules += [] if division is None else division.figures()
         texts = [] if reader is None else reader.figures
         figures = replace(figures, modules=tuple(modules), seconds=time.perf_counter() - began)
         yield from self.sink.finish(f"cell {cell}", [figures.to_json(), *texts], schema)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millrace.engine.arrays import gathered
 from millrace.engine.lineage import (
@@ -14,12 +16,12 @@ from millrace.engine.lineage import (
     columns,
     name_of,
     rows_by_slot,
-    select_rows,
     shared,
     with_lineages,
     word_bits,
 )
-from millrace.engine.plan.expressions import ColumnRef
+from millrace.engine.plan.evaluation import evaluate
+from millrace.engine.plan.expressions import ColumnRef, columns_of
 from millrace.streams.arrivals import Arrived
 from millrace.streams.cell import Cell
 from millrace.streams.hub.lineage import Lineages, select
@@ -48,7 +50,9 @@ class HubCell(Cell):
     def __init__(self, task: ContinuousJoin, registry: Registry, lessons: str | None = None) -> None:
         self._words = registry.words
         self._reads = frozenset(ref for each in registry.queries for ref in each.query.reads)
-        self._join = replace(task, join=with_lineages(task.join, self._words, self._reads, task.join.aliases))
+        aliases = task.join.aliases
+        join = with_lineages(task.join, self._words, self._reads, aliases, combinations(aliases, 2))
+        self._join = replace(task, join=join)
         super().__init__(task, run=self._join.run(lessons))
         self._used: frozenset[int] = frozenset()
         self._old: dict[str, list[pa.RecordBatch]] = {}
@@ -143,6 +147,15 @@ def envelop(rows: Iterable[tuple[int | None, int | None, int, bytes | None]]) ->
 
 def _result(rows: pa.RecordBatch, query: StandingQuery, places: Array) -> pa.RecordBatch:
     """Return a query's rows among results of the shared join."""
-    found = select_rows(rows, places, query.residuals, query.columns)
-    arrays = [array.cast(field.type) for array, field in zip(found, query.schema, strict=True)]
+    taken = pa.array(places)
+    if query.residuals:
+        read = {ref for residual in query.residuals for ref in columns_of(residual)}
+        given = {ref: rows.column(name_of(ref)).take(taken) for ref in read}
+        for residual in query.residuals:
+            passes = pc.fill_null(evaluate(residual, given), False)
+            taken, given = taken.filter(passes), {ref: each.filter(passes) for ref, each in given.items()}
+    arrays = [
+        rows.column(name_of(ref)).take(taken).cast(field.type)
+        for ref, field in zip(query.columns, query.schema, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=query.schema)
