@@ -102,14 +102,12 @@ class EddyTask:
         if eager is not None:
             join, aggregate = eager.join, eager.aggregate
             sources[eager.alias] = eager.over(sources[eager.alias])
-        if self.sharing is not None:
-            join = self.sharing.over_join(join)
-            sources = {alias: self.sharing.over_source(alias, rows) for alias, rows in sources.items()}
         schema, aggregation = join.output_schema, None
         division: Division | None = None
         if self.sharing is not None:
+            join, schema = self.sharing.over_join(join), self.sharing.schema
+            sources = {alias: self.sharing.over_source(alias, rows) for alias, rows in sources.items()}
             division = Division(self.sharing, join, self.options.batch_size)
-            schema = self.sharing.schema
         elif aggregate is not None:
             aggregation = PartialAggregation(aggregate, schema)
             schema = aggregate.schema(schema)
