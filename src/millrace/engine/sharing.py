@@ -116,14 +116,19 @@ class Division(Sink):
     def add(self, batch: TupleBatch) -> Iterator[pa.RecordBatch]:
         """Take result tuples; yield rows of queries that are ready."""
         self.counted += batch.size
+        if not batch.size:
+            return
         names = columns(self._sharing.words)
-        carried = [self._take(batch, alias, names) for alias in self._sharing.carriers if batch.size]
+        carried = [self._take(batch, alias, names) for alias in self._sharing.carriers]
+        lineage = [
+            reduce(np.bitwise_and, (word.to_numpy() for word in words))
+            for words in zip(*carried, strict=True)
+        ]
         for number, query in enumerate(self._sharing.queries):
-            word, bit = number // BITS, np.uint64(1 << number % BITS)
             own = batch
-            if carried:
-                lineage = reduce(np.bitwise_and, (words[word].to_numpy() for words in carried))
-                own = batch.take(np.flatnonzero(lineage & bit))
+            if lineage:
+                bit = np.uint64(1 << number % BITS)
+                own = batch.take(np.flatnonzero(lineage[number // BITS] & bit))
             for residual in query.residuals if own.size else ():
                 given = {ref: self._take(own, ref.relation, [ref.column])[0] for ref in columns_of(residual)}
                 passes = pc.fill_null(evaluate(residual, given), False)
