@@ -50,8 +50,9 @@ def differences(spark, files):
     for name, path in files.items():
         spark.read.parquet(path).createOrReplaceTempView(f"`{name}`")
 
-    def compare(queries: list[str]) -> tuple[list[str], int]:
-        with millrace.together(queries, spark=spark, tables=files, options={"take_all": True}) as frames:
+    def compare(queries: list[str], **options: object) -> tuple[list[str], int]:
+        options |= {"take_all": True}
+        with millrace.together(queries, spark=spark, tables=files, options=options) as frames:
             shared = sum("computed once" in millrace.explain(frame) for frame in frames)
             found = [answer_of(frame) for frame in frames]
         for text in queries:
@@ -78,8 +79,11 @@ FIXED = [
 ]
 
 
-def test_other_names_and_orders_share_a_join(differences):
-    assert differences(FIXED) == ([], len(FIXED))
+@pytest.mark.parametrize(
+    "options", [{"placement": "hypercube", "cells": 2}, {"memory_budget": 1 << 25}, {"architecture": "stairs"}]
+)
+def test_other_names_and_orders_share_a_join(differences, options):
+    assert differences(FIXED, **options) == ([], len(FIXED))
 
 
 BROKEN = {

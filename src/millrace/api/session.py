@@ -131,6 +131,8 @@ class Session:
         """Return the answers of several queries as DataFrames; see :func:`millrace.together`."""
         from millrace.api.together import plan_together
 
+        if isinstance(queries, str):
+            raise QueryError(f"expected several queries in a list, got one text: {queries[:60]!r}")
         made = [self.query(text, tables=tables, options=options) for text in queries]
         return plan_together(made, self._options.updated(options))
 

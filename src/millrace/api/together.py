@@ -13,6 +13,7 @@ from pyspark.sql import functions as sf
 from sqlglot import exp
 
 from millrace.api.query import Query
+from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark.block import PreparedBlock
 from millrace.spark.execute import execute
@@ -20,6 +21,7 @@ from millrace.spark.frames import Carried, carry, remember
 from millrace.spark.session import internal_query
 from millrace.sql.blocks.cost_model import is_cut
 from millrace.sql.plan import PlannedBlock
+from millrace.sql.session.errors import contain
 from millrace.sql.syntax.parse import parse
 from millrace.sql.together import ALONE, NUMBER, SharedBlock, share, shared_blocks, why_not_shared
 
@@ -92,19 +94,34 @@ def plan_together(queries: Sequence[Query], options: Options) -> Together:
     given: list[dict[str, SharedRows]] = [{} for _ in queries]
     for group in shared_blocks([planned.block for _, planned in sites]):
         members = [sites[place] for place in group]
-        if len(members) == 1:
-            number, planned = members[0]
-            alone[number].append(f"{planned.block.name} is not run with other queries: {ALONE}")
-            continue
-        shared = share(f"together{len(kept)}", [planned.block for _, planned in members])
-        title = f"join for queries {', '.join(str(number + 1) for number, _ in members)}"
-        with internal_query():
-            run = execute(queries[members[0][0]].df.sparkSession, shared.block, options)
-            kept.append(KeptJoin(shared, run, options, title))
-        for place, (number, planned) in enumerate(members):
-            given[number][planned.block.name] = SharedRows(kept[-1], shared, place, title)
-    frames = map(_frame, queries, given, alone)
-    return Together(frames, kept)
+        why = ALONE
+        if len(members) > 1:
+            try:
+                kept.append(_keep(f"together{len(kept)}", queries, members, options, given))
+                continue
+            except Exception as error:  # noqa: BLE001  # each of them runs by itself
+                why = str(error) if isinstance(error, MillraceError) else contain(error)
+        for number, planned in members:
+            alone[number].append(f"{planned.block.name} is not run with other queries: {why}")
+    return Together(map(_frame, queries, given, alone), kept)
+
+
+def _keep(
+    name: str,
+    queries: Sequence[Query],
+    members: Sequence[tuple[int, PlannedBlock]],
+    options: Options,
+    given: Sequence[dict[str, SharedRows]],
+) -> KeptJoin:
+    """Return one join for blocks of queries, by the queries' numbers, and give them its rows."""
+    shared = share(name, [planned.block for _, planned in members])
+    title = f"join for queries {', '.join(str(number + 1) for number, _ in members)}"
+    with internal_query():
+        run = execute(queries[members[0][0]].df.sparkSession, shared.block, options)
+        kept = KeptJoin(shared, run, options, title)
+    for place, (number, planned) in enumerate(members):
+        given[number][planned.block.name] = SharedRows(kept, shared, place, title)
+    return kept
 
 
 @dataclass(frozen=True)
@@ -139,7 +156,7 @@ def _frame(query: Query, given: Mapping[str, SharedRows], alone: Sequence[str]) 
         if not given:
             handle = Query(**vars(replace(query, reasons=reasons)))
             return remember(query.df, handle, query.runs, query.text)
-        assert query.over is not None
+        assert query.over is not None, "it shares a block, so it has one"
         rows = {name: each.frame() for name, each in given.items()}
         base = query.over(rows)
         taken = tuple(

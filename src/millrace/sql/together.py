@@ -31,7 +31,7 @@ from millrace.engine.plan.expressions import (
 )
 from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.sharing import Sharing, SharingQuery
-from millrace.spark.block import ParquetInput
+from millrace.spark.block import Input, ParquetInput
 from millrace.spark.types import spark_schema
 from millrace.sql.plan import BlockPlan
 
@@ -106,7 +106,8 @@ def share(name: str, blocks: Sequence[BlockPlan]) -> SharedBlock:
     aliases = {tag: alias for alias, tag in _tags(first).items()}
     members = [_renamed(b, {alias: aliases[tag] for alias, tag in _tags(b).items()}) for b in blocks]
     filters: list[dict[str, tuple[Predicate, ...]]] = [{} for _ in members]
-    relations, inputs = [], {}
+    relations = []
+    inputs: dict[str, Input] = {}
     for alias in first.join.aliases:
         read = [_input(member, alias) for member in members]
         common, own = _divide([tuple(terms(each.filters)) for each in read])
@@ -138,7 +139,7 @@ def share(name: str, blocks: Sequence[BlockPlan]) -> SharedBlock:
     join = JoinSpec(tuple(relations), members[0].join.equalities, residuals, output)
     result = t.StructType([spark for spark, _ in types])
     schema = pa.schema([arrow for _, arrow in types])
-    block = BlockPlan(name, join, dict(inputs), result, sharing=Sharing(queries, schema))
+    block = BlockPlan(name, join, inputs, result, sharing=Sharing(queries, schema))
     asks = [
         (*(p for each in asked.values() for p in each), *rest)
         for asked, rest in zip(filters, others, strict=True)
@@ -227,7 +228,7 @@ def _renamed(node: T, aliases: Mapping[str, str]) -> T:
     """Return a block, or what it is made of, with other aliases of its relations."""
     made: Any = node
     if isinstance(node, BlockPlan):
-        inputs = {
+        inputs: dict[str, Input] = {
             aliases[a]: replace(_input(node, a), filters=_renamed(_input(node, a).filters, aliases))
             for a in node.join.aliases
         }
