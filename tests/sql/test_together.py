@@ -80,7 +80,8 @@ FIXED = [
 
 
 @pytest.mark.parametrize(
-    "options", [{"placement": "hypercube", "cells": 2}, {"memory_budget": 1 << 25}, {"architecture": "stairs"}]
+    "options",
+    [{"placement": "hypercube", "cells": 2}, {"memory_budget": 1 << 25}, {"architecture": "stairs"}],
 )
 def test_other_names_and_orders_share_a_join(differences, options):
     assert differences(FIXED, **options) == ([], len(FIXED))
