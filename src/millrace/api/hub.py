@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millrace.engine.plan.expressions import Predicate, columns_of
+from millrace.engine.lineage import STEM
+from millrace.engine.plan.expressions import Predicate, columns_of, terms
 from millrace.errors import InputError, MillraceError, near
 from millrace.options import Options, StorageOptions
 from millrace.parquet.store import Store, StoreError
@@ -28,9 +29,8 @@ from millrace.sql.syntax.parse import parse
 from millrace.streams.hub.cell import ENVELOPE
 from millrace.streams.hub.delivery import Deliver, Sink
 from millrace.streams.hub.folder import WRITING, Folder, locate_writable
-from millrace.streams.hub.lineage import STEM
 from millrace.streams.hub.processor import CHANGES, HubProcessor
-from millrace.streams.hub.query import Change, Since, StandingQuery, terms
+from millrace.streams.hub.query import Change, Since, StandingQuery
 from millrace.streams.plan import deal
 from millrace.streams.retention import EventTimes
 

@@ -168,3 +168,11 @@ def gathered(
 def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Return batches as one, of a single one itself."""
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def zeros(kind: pa.DataType, rows: int) -> pa.Array:
+    """Return zeros or empty texts; nulls for nested types."""
+    nulls = pa.nulls(rows, kind)
+    if pa.types.is_nested(kind) or pa.types.is_null(kind):
+        return nulls
+    return pa.Array.from_buffers(kind, rows, [None, *nulls.buffers()[1:]])

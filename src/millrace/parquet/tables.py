@@ -116,11 +116,11 @@ class ParquetTable:
         return {name.lower(): name for name in self.schema.names}
 
     def with_computed(self, values: tuple[tuple[str, Value], ...]) -> ParquetTable:
-        """Return the same table with columns that are computed of its own."""
+        """Return the same table with further columns that are computed of its own."""
         if not values:
             return self
         fields = [pa.field(name, type_of(value)) for name, value in values]
-        made = replace(self, schema=pa.schema([*self.schema, *fields]), computed=values)
+        made = replace(self, schema=pa.schema([*self.schema, *fields]), computed=(*self.computed, *values))
         made.__dict__["footers"] = self.footers  # what was planned with, and not asked for again
         return made
 

@@ -283,6 +283,7 @@ class _Assembly:
             eager=self._eager(join),
             shared=self._shared,
             preference=None if wanted is None else TaskPreference(wanted),
+            sharing=self._block.sharing,
         )
         if Mode.STREAMED in placement.modes:
             assert placement.stream is not None

@@ -26,7 +26,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession, functions as sf, types as st
 
-from millrace.engine.arrays import array_of
+from millrace.engine.arrays import array_of, zeros
 from millrace.engine.figures import CellFigures
 from millrace.errors import ExecutionError, MillraceError, MissingExtra
 from millrace.options import Options
@@ -150,16 +150,8 @@ class Sink:
             for number, text in enumerate(texts):
                 self.add(f"{task}.{number}", text)
             return
-        columns = [*(_zeros(f.type, len(texts)) for f in schema), array_of(texts, pa.string())]
+        columns = [*(zeros(f.type, len(texts)) for f in schema), array_of(texts, pa.string())]
         yield pa.RecordBatch.from_arrays(columns, names=[*schema.names, REPORT])
-
-
-def _zeros(kind: pa.DataType, rows: int) -> pa.Array:
-    """Return zeros or empty texts; nulls for nested types."""
-    nulls = pa.nulls(rows, kind)
-    if pa.types.is_nested(kind) or pa.types.is_null(kind):
-        return nulls
-    return pa.Array.from_buffers(kind, rows, [None, *nulls.buffers()[1:]])
 
 
 def ended_tasks(run: str) -> Mapping[str, bytes]:

@@ -24,6 +24,8 @@ from millrace.spark.types import normalise
 from millrace.spark.worker import worker_task
 
 if TYPE_CHECKING:
+    from millrace.engine.eddy.context import Given, RunContext
+    from millrace.engine.eddy.dataflow import EddyDataflow
     from millrace.engine.plan.expressions import Predicate
     from millrace.limits.registration import Address
     from millrace.spark.results import DriverServer, ResultsSink, Stream
@@ -61,6 +63,12 @@ class TaskPreference:
     def latest(self) -> tuple[Predicate, ...]:
         said = None if self.sink is None else self.sink.preferred
         return self.first if said is None else said
+
+    def make_dataflow(self, context: RunContext, given: Given) -> EddyDataflow:
+        """Return an eddy that does what is wanted first."""
+        from millrace.engine.eddy.preference import PreferringDataflow  # here, for few tasks need it
+
+        return PreferringDataflow(context, given, self.latest)
 
 
 @dataclass(eq=False)

@@ -21,6 +21,7 @@ from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.engine.peak import peak_memory
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.sharing import Division, Sharing
 from millrace.engine.spill.run_of import run_of
 from millrace.engine.start_up import start_seconds, work_time
 from millrace.engine.stems.state import stems_of
@@ -73,6 +74,7 @@ class EddyTask:
     eager: EagerAggregation | None = None  # of a relation, before it is joined
     shared: tuple[exchange.SharedBlocks, ...] = ()  # of exchanged relations
     preference: TaskPreference | None = None  # what is wanted first, where the reader may say so
+    sharing: Sharing | None = None  # the queries that the join is for, if it is for several
 
     @property
     def __name__(self) -> str:
@@ -102,14 +104,15 @@ class EddyTask:
             join, aggregate = eager.join, eager.aggregate
             sources[eager.alias] = eager.over(sources[eager.alias])
         schema, aggregation = join.output_schema, None
-        if aggregate is not None:
+        division: Division | None = None
+        if self.sharing is not None:
+            join, schema = self.sharing.over_join(join), self.sharing.schema
+            sources = {alias: self.sharing.over_source(alias, rows) for alias, rows in sources.items()}
+            division = Division(self.sharing, join, self.options.batch_size)
+        elif aggregate is not None:
             aggregation = PartialAggregation(aggregate, schema)
             schema = aggregate.schema(schema)
-        eddy, preference = None, self.preference and replace(self.preference)  # of this attempt
-        if preference is not None:
-            from millrace.engine.eddy.preference import PreferringDataflow  # here, for few tasks need it
-
-            eddy = partial(PreferringDataflow, latest=preference.latest)
+        preference = self.preference and replace(self.preference)  # of this attempt
         with ahead, self.lookups.open(self.join) if self.lookups else nullcontext() as access:
             run = run_of(
                 with_sizes(join, inputs, cell),
@@ -120,7 +123,8 @@ class EddyTask:
                 warm_start=self.warm_start,
                 access=access,
                 ranges=ranges,
-                eddy=eddy,
+                eddy=preference and preference.make_dataflow,
+                output=division,
             )
             results = run.run()
 
@@ -153,6 +157,7 @@ class EddyTask:
             modules += [lookup.figures() for lookup in lookups]
         if aggregation is not None:
             modules.append(aggregation.figures({o.name: str(o.source) for o in self.join.output}))
+        modules += [] if division is None else division.figures()
         texts = [] if reader is None else reader.figures
         figures = replace(figures, modules=tuple(modules), seconds=time.perf_counter() - began)
         yield from self.sink.finish(f"cell {cell}", [figures.to_json(), *texts], schema)

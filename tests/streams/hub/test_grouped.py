@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from millrace.engine.lineage import GroupedFilter
 from millrace.engine.plan.expressions import Call, Column, ColumnRef, and_all
 from millrace.errors import InputError
 from millrace.predicates import PredicateSpec
-from millrace.streams.hub.lineage import GroupedFilter
 from millrace.streams.hub.query import decode, encode
 from tests.engine.test_expressions import ROWS, ours, table, tree
 from tests.gate import examples

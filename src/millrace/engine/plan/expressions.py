@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal as OneOf, TypeVar, cast
 
@@ -310,6 +310,15 @@ def beside(node: Exists | LeftJoin) -> tuple[str, ...]:
 def relations_of(node: Predicate | LeftJoin) -> frozenset[str]:
     """Return the aliases of the relations that the predicate reads."""
     return frozenset(ref.relation for ref in columns_of(node))
+
+
+def terms(predicates: Iterable[Predicate]) -> Iterator[Predicate]:
+    """Yield the terms of a conjunction."""
+    for predicate in predicates:
+        if isinstance(predicate, And):
+            yield from terms(predicate.arguments)
+        else:
+            yield predicate
 
 
 def and_all(predicates: tuple[Predicate, ...]) -> Predicate | None:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.engine.arrays import gathered
-from millrace.engine.plan.evaluation import evaluate
-from millrace.engine.plan.expressions import ColumnRef, columns_of
-from millrace.streams.arrivals import Arrived
-from millrace.streams.cell import Cell
-from millrace.streams.hub.lineage import (
+from millrace.engine.lineage import (
     Array,
-    Lineages,
     attach,
     columns,
     name_of,
     rows_by_slot,
-    select,
     shared,
     with_lineages,
     word_bits,
 )
+from millrace.engine.plan.evaluation import evaluate
+from millrace.engine.plan.expressions import ColumnRef, columns_of
+from millrace.streams.arrivals import Arrived
+from millrace.streams.cell import Cell
+from millrace.streams.hub.lineage import Lineages, select
 from millrace.streams.hub.query import Admitted, Registry, StandingQuery
 from millrace.streams.task import ContinuousJoin, Stream
 
@@ -49,7 +50,9 @@ class HubCell(Cell):
     def __init__(self, task: ContinuousJoin, registry: Registry, lessons: str | None = None) -> None:
         self._words = registry.words
         self._reads = frozenset(ref for each in registry.queries for ref in each.query.reads)
-        self._join = with_lineages(task, self._words, self._reads)
+        aliases = task.join.aliases
+        join = with_lineages(task.join, self._words, self._reads, aliases, combinations(aliases, 2))
+        self._join = replace(task, join=join)
         super().__init__(task, run=self._join.run(lessons))
         self._used: frozenset[int] = frozenset()
         self._old: dict[str, list[pa.RecordBatch]] = {}

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any, Literal as OneOf
 
 import pyarrow as pa
 
+from millrace.engine.lineage import BITS
 from millrace.engine.plan.expressions import (
     And,
     Column,
@@ -39,10 +40,6 @@ from millrace.errors import InputError, StateError
 
 FORMAT = 2
 """Version of changes and registries."""
-
-BITS = 64
-"""A lineage has so many bits a word."""
-
 
 Since = OneOf["now", "window"]
 State = OneOf["waiting", "running", "leaving"]
@@ -170,15 +167,6 @@ class Registry:
         slot = next(slot for slot in turn if slot not in slots)
         came = Admitted(change.query, slot, batch, watermark)
         return replace(registry, queries=(*self.queries, came), words=words, last=slot)
-
-
-def terms(predicates: Iterable[Predicate]) -> Iterator[Predicate]:
-    """Yield the terms of a conjunction."""
-    for predicate in predicates:
-        if isinstance(predicate, And):
-            yield from terms(predicate.arguments)
-        else:
-            yield predicate
 
 
 _NODES = (And, Column, ColumnRef, Compare, IsNull, Like, Not, Or, Truth)
