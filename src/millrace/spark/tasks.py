@@ -123,7 +123,7 @@ class EddyTask:
                 warm_start=self.warm_start,
                 access=access,
                 ranges=ranges,
-                eddy=preference and preference.make_dataflow,
+                eddy=None if preference is None else preference.make_dataflow,
                 output=division,
             )
             results = run.run()
