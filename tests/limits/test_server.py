@@ -22,7 +22,7 @@ from millrace.limits import codec
 from millrace.limits.answers import Claims, Keys
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
-from millrace.limits.messages import Bye, Join, Message, Noted, Welcome
+from millrace.limits.messages import VERSION, Bye, Join, Message, Noted, Welcome
 from millrace.limits.registration import Address, Registration
 from millrace.limits.tls import _made, context_of
 from tests.limits.running import PATIENCE, Calls, heard, keys_of, look_up, run
@@ -73,6 +73,7 @@ def frame(text: str) -> bytes:
 
 
 HELLO = codec.frame(Join("no token", "run/0/0"))
+OTHER_VERSION = f"version '9' of the messages, and this is version '{VERSION}'"
 
 
 @pytest.mark.parametrize(
@@ -86,8 +87,8 @@ HELLO = codec.frame(Join("no token", "run/0/0"))
         (frame("[" * 4000), "Refusal"),
         (HELLO, "wrong token"),
         (codec.frame(Join("no token", "n" * 5000)), "expected at most 4096"),
-        (HELLO.replace(b"Join 2", b"Join 9"), "version '9' of the messages, and this is version '2'"),
-        (HELLO.replace(b"Join 2", b"Some 9"), "version '9' of the messages, and this is version '2'"),
+        (HELLO.replace(b"Join %d" % VERSION, b"Join 9"), OTHER_VERSION),
+        (HELLO.replace(b"Join %d" % VERSION, b"Some 9"), OTHER_VERSION),
         (codec.frame(Bye()), "did not introduce itself"),
     ],
 )
