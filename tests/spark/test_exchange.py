@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections import Counter
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -13,8 +15,10 @@ import pytest
 from hypothesis import given, settings, strategies as hs
 
 from millrace.engine.plan.expressions import Column as ColumnOf, ColumnRef, Compare, Literal
+from millrace.engine.plan.spec import Equality, JoinSpec, RelationSpec
 from millrace.errors import ExecutionError
 from millrace.parquet.discovery import open_table
+from millrace.parquet.read_ahead import AheadBatches
 from millrace.parquet.tables import splits
 from millrace.spark.exchange import (
     BLOCK_SCHEMA,
@@ -29,7 +33,7 @@ from millrace.spark.exchange import (
 from millrace.spark.hypercube import Axis, Cube
 from millrace.spark.reports import Sink
 from millrace.spark.task_inputs import Scan
-from millrace.spark.tasks import ScanTask
+from millrace.spark.tasks import Reduction, ScanTask
 
 SCHEMA = pa.schema(
     [("k", pa.int64()), ("s", pa.string()), ("d", pa.decimal128(15, 2)), ("l", pa.list_(pa.int8()))]
@@ -299,3 +303,37 @@ def test_a_scan_sends_the_same_in_every_attempt(tmp_path):
         first, second = (list(task(iter([pa.record_batch([pa.array([number])], ["id"])]))) for _ in range(2))
         assert first == second
         assert first[0].schema == BLOCK_SCHEMA
+
+
+def test_a_store_that_stalls_changes_nothing_that_a_scan_sends(tmp_path, monkeypatch):
+    """Neither which rows a small relation's filter drops, nor where the others go."""
+    key = pa.int64()
+    tables = {
+        "t": pa.table({"k": pa.array(range(60_000), key)}),
+        "s": pa.table({"k": pa.array([n for n in range(60_000) if n % 20], key)}),
+    }
+    opened = {}
+    for name, table in tables.items():
+        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=1000)
+        opened[name] = splits(open_table(str(tmp_path / f"{name}.parquet")), (), ("k",))
+    scans = {
+        name: replace(Scan.of(t.schema, (), (opened[name],)), is_remote=True) for name, t in tables.items()
+    }
+    relations = tuple(RelationSpec(name, table.schema) for name, table in tables.items())
+    join = JoinSpec(relations, (Equality(ColumnRef("t", "k"), ColumnRef("s", "k"), key),))
+    reduction = Reduction(join, ((1, scans["s"]),))
+    task = ScanTask(
+        {"t": (scans["t"], Cut(0, SPREADS[0], 1 << 20))}, 16_384, Sink("test", None, hidden=False), reduction
+    )
+    sent, following = [], AheadBatches.__next__
+    for seed in (0, 1):
+        stalls = random.Random(seed)
+        monkeypatch.setattr(
+            AheadBatches,
+            "__next__",
+            lambda self, stalls=stalls: (
+                None if not self._waits and stalls.random() < 0.5 else following(self)
+            ),
+        )
+        sent.append(list(task(iter([pa.record_batch([pa.array([0])], ["id"])]))))
+    assert sent[0] == sent[1]

@@ -171,7 +171,8 @@ class BlockWriter:
                 if axis.frequent:
                     is_frequent = np.isin(code, axis.frequent) & (True if mask is None else mask)
                     if axis.spreads(self.cut.relation):
-                        coordinate = np.where(is_frequent, self._partitioner(batch) % axis.share, coordinate)
+                        spread = batch.filter(to_arrow(is_frequent))  # in turn among themselves
+                        coordinate[is_frequent] = self._partitioner(spread) % axis.share
                     else:
                         coordinate, everywhere = np.where(is_frequent, 0, coordinate), is_frequent
                 if mask is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial, reduce
 
@@ -64,6 +63,7 @@ _MOST_COLUMNS = 7
 _REPEATED = 4
 # Row groups that are read of a column to find keys that many rows have.
 _SAMPLED = 2
+_MOST_SAMPLED = 1 << 16
 
 
 def execute(spark: SparkSession, block: Block, options: Options) -> PreparedBlock:
@@ -145,11 +145,14 @@ class _Source:
         if not isinstance(self.scan, ParquetInput) or column is None or axis.type is None:
             return np.empty(0, np.int64)
         few = splits if len(splits) <= _SAMPLED else splits[len(splits) // 3 :: len(splits) // 3][:_SAMPLED]
-        scan = self.scan
-        return _keys_of(few, self.relation.schema.field(column), axis.type, scan.filters, scan.table.computed)
+        scan, field = self.scan, self.relation.schema.field(column)
+        try:
+            return _keys_of(few, field, axis.type, scan.filters, scan.table.computed)
+        except ReadError:  # the tasks will say so
+            return np.empty(0, np.int64)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _keys_of(
     splits: tuple[Split, ...],
     field: pa.Field,
@@ -157,14 +160,14 @@ def _keys_of(
     filters: tuple[Predicate, ...],
     computed: tuple[tuple[str, Value], ...],
 ) -> Array:
-    """Return codes of the column's keys in row groups, without nulls; the next plan has them at once."""
+    """Return codes of keys in row groups, half a megabyte at most, without nulls; the next plan has them."""
     part = Scan.of(pa.schema([field]), filters, [splits], computed)
     found = [np.empty(0, np.int64)]
-    with suppress(ReadError):  # the tasks will say so
-        for batch in filter(None, part.read(0, CHUNK)):  # None stands for nothing yet
-            own, valid = codes(batch.column(0), kind)
-            found.append(own if valid is None else own[valid])
-    return np.concatenate(found)
+    for batch in filter(None, part.read(0, CHUNK)):  # None stands for nothing yet
+        own, valid = codes(batch.column(0), kind)
+        found.append(own if valid is None else own[valid])
+    whole = np.concatenate(found)
+    return whole[:: 1 + len(whole) // _MOST_SAMPLED].copy()
 
 
 class _Assembly:
@@ -212,6 +215,7 @@ class _Assembly:
         Unless what others have of these keys, and send to all coordinates, is more than what is spread.
         """
         by_row = {number for axis in cube.axes if axis.type is None for number, _ in axis.columns}
+        best, most = cube, 0.0
         for number, axis in enumerate(cube.axes):
             if axis.type is None:
                 continue
@@ -227,11 +231,11 @@ class _Assembly:
             parts = {n: np.isin(own, frequent).mean() if len(own) else 1.0 for n, own in samples.items()}
             weights = {source.number: source.size.bytes * parts[source.number] for source in sources}
             copied = (sum(weights.values()) - weights[largest.number]) * (axis.share - 1)
-            if copied <= weights[largest.number]:
-                axes = list(cube.axes)
+            if max(copied, most) <= weights[largest.number]:
+                axes, most = list(cube.axes), weights[largest.number]
                 axes[number] = replace(axis, frequent=frequent, spread=largest.number)
-                return Cube(tuple(axes))
-        return cube
+                best = Cube(tuple(axes))
+        return best
 
     def run(self) -> PreparedBlock:
         return PreparedBlock(

@@ -99,21 +99,19 @@ class EddyTask:
         ahead = ReadAhead(len(inputs), options.memory_budget)
         if options.memory_budget is not None and any(each.is_remote for each in inputs.values()):
             options = replace(options, memory_budget=options.memory_budget - ahead.bytes)
-        sources = self._sources(inputs, batches, reader, cell, ranges, ahead)
         if eager is not None:
             join, aggregate = eager.join, eager.aggregate
-            sources[eager.alias] = eager.over(sources[eager.alias])
         schema, aggregation = join.output_schema, None
         division: Division | None = None
         if self.sharing is not None:
             join, schema = self.sharing.over_join(join), self.sharing.schema
-            sources = {alias: self.sharing.over_source(alias, rows) for alias, rows in sources.items()}
             division = Division(self.sharing, join, self.options.batch_size)
         elif aggregate is not None:
             aggregation = PartialAggregation(aggregate, schema)
             schema = aggregate.schema(schema)
         preference = self.preference and replace(self.preference)  # of this attempt
         with ahead, self.lookups.open(self.join) if self.lookups else nullcontext() as access:
+            sources = self._sources(inputs, batches, reader, cell, ranges, ahead)
             run = run_of(
                 with_sizes(join, inputs, cell),
                 sources,
@@ -185,6 +183,10 @@ class EddyTask:
                 sources[relation.alias] = map(partial(normalise, schema=relation.schema), batches)
             elif reader is not None and relation.alias in self.exchanged:
                 sources[relation.alias] = reader.source(number)
+        if self.eager is not None:
+            sources[self.eager.alias] = self.eager.over(sources[self.eager.alias])
+        if self.sharing is not None:
+            sources = {alias: self.sharing.over_source(alias, rows) for alias, rows in sources.items()}
         return sources
 
 
@@ -205,14 +207,19 @@ class ScanTask:
         task = number_of(batches)
         if task is not None:
             ranges = KeyRanges()
+            reducer = Reducer(self.reduction, ranges)
             cuttings = []
             with ReadAhead(len(self.scans)) as ahead:
                 for alias, (scan, cut) in self.scans.items():
                     own = ahead if scan.is_remote else None
-                    rows = scan.read(task, self.batch_size, partial(ranges.keeps, alias), own)
+                    keeps = partial(ranges.keeps, alias)
+                    # What a filter drops depends on batches, and has to be the same in each attempt: these
+                    # must not end where a store stalls.
+                    waits = self.reduction is not None
+                    rows = scan.read(task, self.batch_size, keeps, own, waits=waits)
                     writer = exchange.BlockWriter(cut, exchange.RoundRobin(task))
                     cuttings.append(_Cutting(alias, rows, writer))
-                yield from _cut(f"scan {task}", cuttings, ranges, self.reduction, self.sink)
+                yield from _cut(f"scan {task}", cuttings, ranges, reducer, self.sink)
 
 
 @dataclass(frozen=True)
@@ -230,7 +237,9 @@ class CutTask:
         task = partition_number()
         rows = map(partial(normalise, schema=self.schema), batches)
         cutting = _Cutting(self.alias, rows, exchange.BlockWriter(self.cut, exchange.HashPartitioner(task)))
-        yield from _cut(f"cut {self.alias} {task}", [cutting], KeyRanges(), self.reduction, self.sink)
+        ranges = KeyRanges()
+        reducer = Reducer(self.reduction, ranges)
+        yield from _cut(f"cut {self.alias} {task}", [cutting], ranges, reducer, self.sink)
 
 
 @dataclass
@@ -267,11 +276,10 @@ class _Cutting:
 
 
 def _cut(
-    task: str, cuttings: list[_Cutting], ranges: KeyRanges, reduction: Reduction | None, sink: Sink
+    task: str, cuttings: list[_Cutting], ranges: KeyRanges, reducer: Reducer, sink: Sink
 ) -> Iterator[pa.RecordBatch]:
     """Yield the blocks, and the figures as one of their own where they have to travel with the data."""
     began = time.perf_counter()
-    reducer = Reducer(reduction, ranges)
 
     def figures() -> CellFigures:  # also while a relation is cut, and from another thread
         writers = [cutting.writer for cutting in cuttings]
@@ -295,7 +303,10 @@ def _cut(
 
 
 def _merge(running: deque[Iterator[pa.RecordBatch | None]]) -> Iterator[pa.RecordBatch]:
-    """Yield what the first has, or the next one while that stalls; wait where all do."""
+    """Yield what the first has, or the next one while that stalls; wait where all do.
+
+    So blocks of several relations may wait to be filled at once.
+    """
     stalled = 0
     while running:
         for block in running[0]:

@@ -217,6 +217,20 @@ def test_users_change_their_mind() -> None:
     assert found == [*range(50, 70), *range(10), *range(10, 50), *range(70, 100)]
 
 
+def test_users_change_their_mind_when_all_has_been_read() -> None:
+    """What waits is put in another order, too."""
+    keys = pa.table({"k": range(200)})
+    case = block({"r": keys, "s": keys}, ["r.k = s.k"])
+    key, found = Column(ColumnRef("r", "k")), list[int]()
+    wanted = tuple((Compare(op, key, Literal(limit, INT), INT),) for op, limit in ((">=", 190), ("<", 20)))
+    eddy = partial(preference.PreferringDataflow, latest=lambda: wanted[len(found) > 10])
+    sources = {"r": keys.slice(10).to_batches(10) + keys.slice(0, 10).to_batches(), "s": keys.to_batches()}
+    made = Run(case.spec, sources, Options(batch_size=10), clock=VirtualClock(), stream="r", eddy=eddy)
+    for batch in made.run():
+        found.extend(batch["r_k"].to_pylist())
+    assert sorted(found) == [*range(200)] and found.index(0) < 40
+
+
 # Under skew a run holds no more than the tuples that are to be held need, and makes others in pieces.
 
 

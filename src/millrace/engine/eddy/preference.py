@@ -361,9 +361,7 @@ class PreferringDataflow(EddyDataflow):
     def _rounds_of_arrivals(self) -> Iterator[list[Arrival]]:
         streamed = self._schedule.unbuilt
         for arrivals in super()._rounds_of_arrivals():
-            if (wanted := self._latest()) is not self._known:
-                self._known = wanted
-                self.prefer(wanted)
+            self._hear()
             own = [batch for relation, batch in arrivals if relation == streamed]
             if None in own:  # an end holds once nothing waits
                 self._eddy.push(self._admission.rest())
@@ -372,7 +370,14 @@ class PreferringDataflow(EddyDataflow):
             while self._aside and (None in own or STALLED in own or self._aside.is_full):
                 self._buffer.push((self._aside.pop(),))
                 yield []  # a round of what had arrived before
+                self._hear()
             yield arrivals
+
+    def _hear(self) -> None:
+        """Do what the user has come to want first."""
+        if (wanted := self._latest()) is not self._known:
+            self._known = wanted
+            self.prefer(wanted)
 
     def _take_aside(self) -> Iterator[TupleBatch]:
         while self._aside:
