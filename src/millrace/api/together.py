@@ -141,7 +141,7 @@ class SharedRows:
         ]
         return self.kept.rows.where(sf.col(NUMBER) == self.place).select(columns)
 
-    def planned(self, name: str, frame: DataFrame) -> PlannedBlock:
+    def explain_as(self, name: str, frame: DataFrame) -> PlannedBlock:
         """Return the block as its query explains and reports it."""
         run, own = self.kept.run, self.shared.shown_conditions(self.place)
         first = f"block {name}: rows of one {self.title}; of these, {own}"
@@ -160,7 +160,7 @@ def _frame(query: Query, given: Mapping[str, SharedRows], alone: Sequence[str]) 
         rows = {name: each.frame() for name, each in given.items()}
         base = query.over(rows)
         taken = tuple(
-            given[each.block.name].planned(each.block.name, rows[each.block.name])
+            given[each.block.name].explain_as(each.block.name, rows[each.block.name])
             if each.block.name in given
             else each
             for each in query.taken

@@ -66,12 +66,9 @@ def attach(rows: pa.RecordBatch, lineage: Array) -> pa.RecordBatch:
     )
 
 
-def shared(lineages: Sequence[Sequence[Array]], wanted: Array) -> list[Array]:
-    """Return the words of results' lineages, of each component's; ``wanted`` are the bits that count."""
-    return [
-        reduce(np.bitwise_and, (component[word] for component in lineages)) & wanted[word]
-        for word in range(len(wanted))
-    ]
+def intersect(lineages: Sequence[Sequence[Array]]) -> list[Array]:
+    """Return the words of results' lineages, of each component's; none of no components."""
+    return [reduce(np.bitwise_and, words) for words in zip(*lineages, strict=True)]
 
 
 def rows_by_slot(words: Sequence[Array]) -> Iterator[tuple[int, Array]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -21,7 +21,7 @@ from millrace.engine.aggregate import AggregateSpec, PartialAggregation
 from millrace.engine.arrays import zeros
 from millrace.engine.eddy.output import Output, Sink
 from millrace.engine.figures import ModuleFigures
-from millrace.engine.lineage import BITS, GroupedFilter, attach, columns, with_lineages
+from millrace.engine.lineage import BITS, GroupedFilter, attach, columns, intersect, with_lineages
 from millrace.engine.plan.evaluation import evaluate
 from millrace.engine.plan.expressions import ColumnRef, Predicate, columns_of
 from millrace.engine.plan.spec import JoinSpec, OutputColumn
@@ -122,10 +122,7 @@ class Division(Sink):
             return
         names = columns(self._sharing.words)
         carried = [self._take(batch, alias, names) for alias in self._sharing.carriers]
-        lineage = [
-            reduce(np.bitwise_and, (word.to_numpy() for word in words))
-            for words in zip(*carried, strict=True)
-        ]
+        lineage = intersect([[word.to_numpy() for word in words] for words in carried])
         for number, query in enumerate(self._sharing.queries):
             own = batch
             if lineage:

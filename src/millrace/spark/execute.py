@@ -15,12 +15,10 @@ from millrace.engine.arrays import Array, fixed_width
 from millrace.engine.eager import EagerAggregation
 from millrace.engine.plan.expressions import (
     Call,
-    ColumnRef,
     Predicate,
     Value,
-    columns_of,
     relations_of,
-    renamed,
+    rename_columns,
     show,
 )
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
@@ -125,15 +123,14 @@ class _Source:
         mine, its = self.scan, other.scan
         if not isinstance(mine, ParquetInput) or not isinstance(its, ParquetInput):
             return False
-        names = {r: ColumnRef(other.alias, r.column) for each in mine.filters for r in columns_of(each)}
         return (
             (mine.table, mine.table.computed) == (its.table, its.table.computed)
-            and tuple(renamed(each, names) for each in mine.filters) == its.filters
+            and rename_columns(mine.filters, lambda ref: replace(ref, relation=other.alias)) == its.filters
             and [(s.path, s.group, s.rows, s.state) for s in self.splits or ()]
             == [(s.path, s.group, s.rows, s.state) for s in other.splits or ()]
         )
 
-    def widened(self, schema: pa.Schema) -> _Source:
+    def widen(self, schema: pa.Schema) -> _Source:
         """Return it with these columns of its files; what a file lacks of them its splits know."""
         assert isinstance(self.scan, ParquetInput)
         parts = splits(self.scan.table, self.scan.filters, tuple(schema.names))
@@ -416,7 +413,7 @@ class _Assembly:
         schemas = {blocks.relations[0]: blocks.schema for blocks in self._shared}
         others = {number for blocks in self._shared for number in blocks.relations[1:]}
         return [
-            source.widened(schemas[source.number]) if source.number in schemas else source
+            source.widen(schemas[source.number]) if source.number in schemas else source
             for source in self._exchanged
             if source.number not in others
         ]

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
 from pyspark.sql import types as t
@@ -19,13 +18,13 @@ from millrace.engine.lineage import name_of
 from millrace.engine.plan.expressions import (
     Call,
     ColumnRef,
-    Literal,
     Or,
     Predicate,
     and_all,
     columns_of,
     exists_in,
     relations_of,
+    rename_columns,
     show,
     terms,
 )
@@ -34,8 +33,6 @@ from millrace.engine.sharing import Sharing, SharingQuery
 from millrace.spark.block import Input, ParquetInput
 from millrace.spark.types import spark_schema
 from millrace.sql.plan import BlockPlan
-
-T = TypeVar("T")
 
 NUMBER = "__query"
 """The column that says whose a row is."""
@@ -104,7 +101,7 @@ def share(name: str, blocks: Sequence[BlockPlan]) -> SharedBlock:
     """Return one block for blocks of a group."""
     first = blocks[0]
     aliases = {tag: alias for alias, tag in _tags(first).items()}
-    members = [_renamed(b, {alias: aliases[tag] for alias, tag in _tags(b).items()}) for b in blocks]
+    members = [_rename(b, {alias: aliases[tag] for alias, tag in _tags(b).items()}) for b in blocks]
     filters: list[dict[str, tuple[Predicate, ...]]] = [{} for _ in members]
     relations = []
     inputs: dict[str, Input] = {}
@@ -224,21 +221,17 @@ def _layout(
     return types, places
 
 
-def _renamed(node: T, aliases: Mapping[str, str]) -> T:
-    """Return a block, or what it is made of, with other aliases of its relations."""
-    made: Any = node
-    if isinstance(node, BlockPlan):
-        inputs: dict[str, Input] = {
-            aliases[a]: replace(_input(node, a), filters=_renamed(_input(node, a).filters, aliases))
-            for a in node.join.aliases
-        }
-        made = replace(node, join=_renamed(node.join, aliases), inputs=inputs)
-    elif isinstance(node, ColumnRef):
-        made = replace(node, relation=aliases.get(node.relation, node.relation))
-    elif isinstance(node, RelationSpec):
-        made = replace(node, alias=aliases[node.alias])
-    elif isinstance(node, tuple):
-        made = tuple(_renamed(part, aliases) for part in node)
-    elif is_dataclass(node) and not isinstance(node, Literal | type):
-        made = replace(node, **{f.name: _renamed(getattr(node, f.name), aliases) for f in fields(node)})
-    return made  # type: ignore[no-any-return]
+def _rename(block: BlockPlan, aliases: Mapping[str, str]) -> BlockPlan:
+    """Return a block with other aliases of its relations."""
+
+    def rename(ref: ColumnRef) -> ColumnRef:
+        return replace(ref, relation=aliases.get(ref.relation, ref.relation))
+
+    join = block.join
+    inputs: dict[str, Input] = {}
+    for alias in join.aliases:
+        read = _input(block, alias)
+        inputs[aliases[alias]] = replace(read, filters=rename_columns(read.filters, rename))
+    relations = tuple(replace(relation, alias=aliases[relation.alias]) for relation in join.relations)
+    changed = {f.name: rename_columns(getattr(join, f.name), rename) for f in fields(join)}
+    return replace(block, join=replace(join, **{**changed, "relations": relations}), inputs=inputs)

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from millrace.engine.plan.expressions import Call, ColumnRef, columns_of, relations_of, renamed
+from millrace.engine.plan.expressions import Call, ColumnRef, columns_of, relations_of, rename_columns
 from millrace.engine.plan.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.options import Options
 from millrace.spark.block import Block, FrameInput, LookupInput, PreparedBlock
@@ -74,8 +74,6 @@ def divided(join: JoinSpec, streams: Iterable[str], lookups: Collection[str]) ->
     relation = RelationSpec(JOINED, pa.schema(list(below.output_schema)))
     above = JoinSpec(
         (relation, *(r for r in join.relations if r.alias not in inside)),
-        tuple(renamed(e, names) for e in equalities),
-        tuple(renamed(p, names) for p in residuals),
-        tuple(renamed(o, names) for o in join.output),
+        *rename_columns((tuple(equalities), tuple(residuals), join.output), lambda ref: names.get(ref, ref)),
     )
     return below, above

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal as OneOf, TypeVar, cast
 
@@ -277,16 +277,16 @@ def columns_of(node: Predicate | Value | LeftJoin) -> Iterator[ColumnRef]:
         yield from (ref for ref in columns_of(operand) if ref.relation != own)
 
 
-def renamed(node: T, names: Mapping[ColumnRef, ColumnRef]) -> T:
-    """Return an expression, or anything made of them, with other names for some columns."""
+def rename_columns(node: T, rename: Callable[[ColumnRef], ColumnRef]) -> T:
+    """Return an expression, or anything made of them, with other names for its columns."""
     if isinstance(node, ColumnRef):
-        return cast("T", names.get(node, node))
+        return cast("T", rename(node))
     if isinstance(node, tuple):
-        return cast("T", tuple(renamed(each, names) for each in node))
+        return cast("T", tuple(rename_columns(each, rename) for each in node))
     if isinstance(node, Call):
-        return cast("T", replace(node, arguments=renamed(node.arguments, names)))
+        return cast("T", replace(node, arguments=rename_columns(node.arguments, rename)))
     if is_dataclass(node) and not isinstance(node, type):
-        changed = {each.name: renamed(getattr(node, each.name), names) for each in fields(node)}
+        changed = {each.name: rename_columns(getattr(node, each.name), rename) for each in fields(node)}
         return cast("T", replace(node, **changed))
     return node
 

@@ -14,9 +14,9 @@ from millrace.engine.lineage import (
     Array,
     attach,
     columns,
+    intersect,
     name_of,
     rows_by_slot,
-    shared,
     with_lineages,
     word_bits,
 )
@@ -128,7 +128,9 @@ class HubCell(Cell):
         ]
         admitted = {each.slot: each for each in queries}
         blocks: list[tuple[int, None, int, bytes]] = []
-        for slot, places in rows_by_slot(shared(lineages, word_bits(admitted, self._words))):
+        wanted = word_bits(admitted, self._words)
+        words = [word & bits for word, bits in zip(intersect(lineages), wanted, strict=True)]
+        for slot, places in rows_by_slot(words):
             query = admitted[slot].query
             block = _result(rows, query, places)
             if block.num_rows:
