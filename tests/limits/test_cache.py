@@ -23,7 +23,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from millrace.errors import ExecutionError, InputError, MillraceError
-from millrace.limits.cache import check_cache
+from millrace.limits.cache import check_cache, opened
 from millrace.limits.chunk import Chunk, Failure
 from millrace.limits.client import Client
 from millrace.limits.clock import VirtualClock
@@ -171,6 +171,22 @@ def test_jobs_share_a_cache_at_once(tmp_path, calendar):
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(ask, [keys[low : low + 3] for low in range(0, 120, 3)]))
     assert ask(keys) == ([], {key: [key] for key in keys})
+
+
+def test_a_new_cache_is_opened_by_many_at_once(tmp_path):
+    """Whoever comes while another one makes its tables waits, and finds them."""
+    together = threading.Barrier(3)
+
+    def make(name: int) -> str | None:
+        together.wait()
+        try:
+            opened(tmp_path / f"{name}.sqlite").close()
+        except InputError as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(3) as pool:
+        assert set(pool.map(make, [name for name in range(100) for _ in range(3)])) == {None}
 
 
 async def test_the_coordinator_writes_to_the_cache(coordinator, clients, tmp_path, calendar):

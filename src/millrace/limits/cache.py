@@ -172,10 +172,11 @@ def _share(base: sqlite3.Connection, patience: float) -> None:
 
 def _check_own(base: sqlite3.Connection, path: Path) -> bool:
     """Return whether the file has our tables; False for a new one, an error for another program's."""
-    tables, application, version = (
-        base.execute(each).fetchone()[0]
-        for each in ("SELECT count(*) FROM sqlite_master", "PRAGMA application_id", "PRAGMA user_version")
-    )
+    # One statement sees one state: between two, another process may make the tables.
+    tables, application, version = base.execute(
+        "SELECT (SELECT count(*) FROM sqlite_master), application_id, user_version "
+        "FROM pragma_application_id, pragma_user_version"
+    ).fetchone()
     if (application, version) == (_APPLICATION, _VERSION) and tables:
         return True
     if application == _APPLICATION:
