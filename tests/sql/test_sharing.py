@@ -73,3 +73,13 @@ def test_structs_are_not_dealt(same):
         select x.* from w x join w y on x.st.id = y.st.id
         where not exists (select 1 from c where x.st.id = c.st.f) and y.st.s = 'x'""")
     assert found.shared == ()
+
+
+@pytest.mark.nightly
+def test_whether_a_subquery_has_rows_is_not_dealt(same):
+    """Spark cannot compute that of structs' fields, and does not try where nobody reads it."""
+    found = same("""
+        with w as (
+        select x.id, x.id in (select y.id from c y join b on y.id = b.id where y.st.g = x.st.g) found
+        from c x join a on cast(x.id as string) = a.id) select v.id from w v join w u on v.id = u.id""")
+    assert found.shared == ()

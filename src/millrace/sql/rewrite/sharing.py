@@ -145,6 +145,8 @@ class CteMaterialization:
         site = context.names.scopes.find(readers[0])
         if site is None or site[1].columns or context.determinism.volatile(body) or context.escapes(body):
             return
+        if _shows_existence(body):
+            return
         fields: tuple[Field, ...] = ()
         with suppress(Unsupported):  # where they cannot be known
             fields = context.names.fields(site[1])
@@ -167,6 +169,20 @@ def _grouped(bodies: Iterable[exp.Query], key: Callable[[exp.Query], Hashable]) 
     for body in bodies:
         groups[key(body)].append(body)
     return (group for group in groups.values() if len(group) > 1)
+
+
+def _shows_existence(body: exp.Expr) -> bool:
+    """Tell whether a column is whether a subquery has rows.
+
+    Spark takes fields out of its structs on one side of that join alone. Without the exchange it leaves out
+    a column that nobody reads.
+    """
+    shown = (column for select in body.find_all(exp.Select) for column in select.expressions)
+    return any(
+        isinstance(test, exp.Exists) or test.args.get("query") is not None
+        for column in shown
+        for test in column.find_all(exp.Exists, exp.In)
+    )
 
 
 def _is_ordered(body: exp.Expr) -> bool:
