@@ -8,11 +8,11 @@ dictionary entry instead of once a row.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, lru_cache, partial, reduce
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +28,9 @@ from millrace.parquet.read_ahead import ReadAhead
 from millrace.parquet.store import State, Store
 from millrace.parquet.tables import Split
 from millrace.parquet.types import cast
+
+if TYPE_CHECKING:
+    from millrace.engine.eddy.ingest import ReadOrder
 
 _NOTHING: Mapping[str, Value] = {}
 
@@ -47,6 +50,7 @@ def read_splits(
     ahead: ReadAhead | None = None,
     *,
     waits: bool = False,
+    order: ReadOrder | None = None,
 ) -> Iterator[pa.RecordBatch | None]:
     """Return the rows of the splits that pass the filters, in order.
 
@@ -60,6 +64,8 @@ def read_splits(
             ``ahead`` it is called by threads.
         ahead: Has row groups read before they are asked for.
         waits: Whether to wait for what ``ahead`` has not read yet; None comes in its place otherwise.
+        order: Tells, before each row group, which of those that are left come first. It changes nothing
+            where ``ahead`` reads, for a store would be asked for the footers of all files.
 
     Raises:
         ReadError: A file has changed or vanished since the splits were made, or is damaged.
@@ -67,15 +73,13 @@ def read_splits(
     once = cache(Store.state)
     locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
-    def read(split: Split) -> pa.RecordBatch:
+    def use(do: Callable[[_Group], Any], split: Split) -> Any:
         # On disks before each row group; of a store it is a request, made once a scan.
         state_of: Callable[[Store, str], State] = once if split.store.is_remote else Store.state
         try:
             with locks[split.path]:  # threads that read one file ask once for what all of them need
                 group = _Group(split, state_of(split.store, split.path), computed)
-            if keeps is None or keeps(group.may_match):
-                return group.read(columns, filters)
-            return counted(0)
+            return do(group)
         except (pa.ArrowException, OSError, ValueError, IndexError) as error:
             why = split.store.explain(split.path, error) or (
                 f"{error}. The file is damaged, or it changed while the query ran; "
@@ -83,11 +87,28 @@ def read_splits(
             )
             raise ReadError(f"reading row group {split.group} of {split.path} failed: {why}") from error
 
+    def read(group: _Group) -> pa.RecordBatch:
+        return group.read(columns, filters) if keeps is None or keeps(group.may_match) else counted(0)
+
+    if order is not None:
+        grade = partial(use, lambda group: order.grade(group.may_match))
+        splits = _in_order(splits, order, grade) if ahead is None else splits
     if ahead is None:
-        return _even(map(read, splits), batch_size)
-    splits = tuple(splits)
-    reads = [(split.bytes, partial(read, split)) for split in splits]
+        return _even(map(partial(use, read), splits), batch_size)
+    reads = [(split.bytes, partial(use, read, split)) for split in splits]
     return _even(ahead.batches(reads, waits=waits), batch_size)
+
+
+def _in_order(splits: Iterable[Split], order: ReadOrder, grade: Callable[[Split], int]) -> Iterator[Split]:
+    """Yield each split once, those of the highest grade first, as it is when the next one is asked for."""
+    left, wanted = deque((0, split) for split in splits), order.wanted[:0]
+    while left:
+        if order.wanted != wanted:
+            wanted = order.wanted
+            graded = [(grade(split), split) for _, split in left]
+            left = deque(sorted(graded, key=lambda pair: -pair[0]))
+        order.coming, split = left.popleft()
+        yield split
 
 
 def _even(groups: Iterable[pa.RecordBatch | None], size: int) -> Iterator[pa.RecordBatch | None]:

@@ -28,6 +28,8 @@ from millrace.spark.block import FrameInput, ParquetInput
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from millrace.engine.eddy.ingest import ReadOrder
+
 LEAST_ROWS = 4096
 """Scans read at least this many rows at once; the eddy cuts them down to its own batches."""
 
@@ -132,17 +134,19 @@ class Scan:
         ahead: ReadAhead | None = None,
         *,
         waits: bool = False,
+        order: ReadOrder | None = None,
     ) -> Iterator[pa.RecordBatch | None]:
         """Return the tuples that are the task's to read, without row groups that are not to be kept.
 
-        With ``ahead`` they are read before they are asked for, as
+        With ``ahead`` they are read before they are asked for, without it in an ``order``, as
         :func:`millrace.parquet.reading.read_splits` tells.
         """
         packed = self.parts[0] if len(self.parts) == 1 else self.parts[task]
         own: tuple[Split, ...] = pickle.loads(zlib.decompress(packed))  # noqa: S301  # the plan's own bytes
         names = tuple(self.schema.names)
         computed = {name.lower(): value for name, value in self.computed}
-        batches = read_splits(own, names, self.filters, batch_size, computed, keeps, ahead, waits=waits)
+        asked = own, names, self.filters, batch_size, computed, keeps, ahead
+        batches = read_splits(*asked, waits=waits, order=order)
         return map(self._typed, batches) if names else batches
 
     def _typed(self, batch: pa.RecordBatch | None) -> pa.RecordBatch | None:
@@ -261,6 +265,7 @@ class InlineTable:
         ahead: ReadAhead | None = None,
         *,
         waits: bool = False,
+        order: ReadOrder | None = None,
     ) -> Iterator[pa.RecordBatch | None]:
         yield from self.table.to_batches(max_chunksize=batch_size)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from millrace.engine.access.paths import Paths
 from millrace.engine.aggregate import AggregateSpec, PartialAggregation
 from millrace.engine.eager import EagerAggregation
-from millrace.engine.eddy.ingest import KeyRanges, Transfers
+from millrace.engine.eddy.ingest import KeyRanges, ReadOrder, Transfers
 from millrace.engine.eddy.operator import Operator, Step
 from millrace.engine.eddy.statistics import Statistics
 from millrace.engine.figures import CellFigures, ModuleFigures
@@ -178,7 +178,8 @@ class EddyTask:
                 own = ahead if scan.is_remote else None
                 # What is divided or aggregated first takes its tuples one batch after the other.
                 waits = spills or (self.eager is not None and self.eager.alias == relation.alias)
-                sources[relation.alias] = scan.read(cell, size, keeps, own, waits=waits)
+                order = ranges.orders.setdefault(relation.alias, ReadOrder()) if self.preference else None
+                sources[relation.alias] = scan.read(cell, size, keeps, own, waits=waits, order=order)
             elif relation.alias == self.frame:
                 sources[relation.alias] = map(partial(normalise, schema=relation.schema), batches)
             elif reader is not None and relation.alias in self.exchanged:

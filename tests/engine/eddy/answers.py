@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from lab.queues import Backpressure
 from millrace.engine.access.schedule import Schedule
-from millrace.engine.eddy.ingest import KeyRanges
+from millrace.engine.eddy.ingest import KeyRanges, ReadOrder
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.preference import PreferringDataflow, prefer
 from millrace.engine.operators import beside, content, selection, udf_selection
@@ -473,5 +473,7 @@ def scanned(case: Case, sources: Mapping, folder: Path, rows: int, ranges: KeyRa
         pq.write_table(case.tables[alias], path, row_group_size=rows)
         table, names = open_table(path), tuple(case.tables[alias].schema.names)
         assert table.unsupported is None
-        found[alias] = read_splits(splits(table), names, batch_size=4, keeps=partial(ranges.keeps, alias))
+        order = ranges.orders.setdefault(alias, ReadOrder())
+        keeps = partial(ranges.keeps, alias)
+        found[alias] = read_splits(splits(table), names, batch_size=4, keeps=keeps, order=order)
     return found

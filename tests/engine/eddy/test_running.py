@@ -20,6 +20,7 @@ from lab.queues import Backpressure
 from millrace.engine.access.schedule import Schedule
 from millrace.engine.eddy import eddy as buffer, preference, run_statistics as module
 from millrace.engine.eddy.dataflow import EddyDataflow
+from millrace.engine.eddy.ingest import KeyRanges
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.run_statistics import Trace
@@ -35,7 +36,7 @@ from millrace.limits.clock import VirtualClock
 from millrace.options import ARCHITECTURES, MIGRATIONS, POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.access_cases import any_options
-from tests.engine.eddy.answers import schedules
+from tests.engine.eddy.answers import scanned, schedules
 from tests.engine.eddy.blocks import chain, flying, rows_of, run, star
 from tests.engine.eddy.oracle import Case, answer_of, block, cases, compare, dense_cases, having
 from tests.engine.laws import examples
@@ -229,6 +230,67 @@ def test_users_change_their_mind_when_all_has_been_read() -> None:
     for batch in made.run():
         found.extend(batch["r_k"].to_pylist())
     assert sorted(found) == [*range(200)] and found.index(0) < 40
+
+
+FIRST = [*range(30, 40), *range(80, 90)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "later", "found"),
+    [
+        ("r.month = 3", None, FIRST),
+        ("s.month = 3", None, FIRST),
+        ("t.part = 3", None, FIRST),
+        ("r.month = 3", "s.k = 65", [30, 65]),
+        ("s.k = 65", "t.part = 3", [65, *FIRST]),
+        ("s.name = 'n95'", None, [95]),
+        ("s.k = 1000", None, []),
+    ],
+)
+def test_row_groups_that_may_have_wanted_rows_are_read_first(tmp_path, wanted, later, found) -> None:
+    """By the wish or by the keys of what it leads to, also when it changes; each takes a second to read.
+
+    Rows wait no longer than wanted ones may come: memory and time are for what is out of order alone.
+    """
+    keys = range(100)
+    months = [k // 10 % 5 for k in keys]
+    tables = {
+        "r": pa.table({"k": keys, "month": months}),
+        "s": pa.table({"k": keys, "name": [f"n{k}" for k in keys], "month": months}),
+        "t": pa.table({"month": range(5), "part": range(5)}),
+    }
+    case = block(tables, ["r.k = s.k", "s.month = t.month"])
+    clock, ranges, out = VirtualClock(), KeyRanges(), list[tuple[int, float]]()
+
+    def wish(text: str) -> tuple[Compare]:
+        left, value = text.split(" = ")
+        kind = pa.string() if "'" in value else INT
+        constant = value.strip("'") if "'" in value else int(value)
+        return (Compare("=", Column(ColumnRef(*left.split("."))), Literal(constant, kind), kind),)
+
+    wishes = wish(wanted), wish(later or wanted)
+    sources = scanned(case, {"r": tables["r"]}, tmp_path, 10, ranges)
+
+    def source() -> Iterator[pa.RecordBatch]:
+        for batch in sources["r"]:
+            clock.advance(batch.num_rows / 10)
+            yield batch
+
+    made = Run(
+        case.spec,
+        {**case.batches(100), "r": source()},
+        Options(batch_size=1),
+        clock=clock,
+        stream="r",
+        ranges=ranges,
+        eddy=partial(preference.PreferringDataflow, latest=lambda: wishes[bool(out)]),
+    )
+    for batch in made.run():
+        out += [(k, clock.now()) for k in batch["r_k"].to_pylist()]
+    assert sorted(k for k, _ in out) == [*keys]
+    assert [k for k, _ in out[: len(found)]] == found
+    assert out[max(0, len(found) - 1)][1] <= 1 + len({k // 10 for k in found})
+    assert out[50][1] < 8
 
 
 # Under skew a run holds no more than the tuples that are to be held need, and makes others in pieces.

@@ -20,7 +20,7 @@ that of their dates, a filter on a small one thus spares most of the reading.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -161,10 +161,32 @@ class Transfers:
         return batch
 
 
+@dataclass
+class ReadOrder:
+    """Which row groups of a relation are read first: those that may have rows that the user wants.
+
+    Attributes:
+        wanted: Grades and predicates, the highest grade first.
+        coming: The highest grade that rows may have of the row group that is being read, and of all that are
+            read after it; 0 where no predicate holds for any, None where that is not known.
+    """
+
+    wanted: tuple[tuple[int, Predicate], ...] = ()
+    coming: int | None = None
+
+    def grade(self, may_match: Callable[[Predicate], bool]) -> int:
+        """Return the highest grade that a row of a row group may have."""
+        return next((grade for grade, predicate in self.wanted if may_match(predicate)), 0)
+
+
 class KeyRanges:
-    """Predicates that joins imply for relations of one task, more of them as relations end."""
+    """Predicates that joins imply for relations of one task, more of them as relations end.
+
+    ``orders`` are of relations that are read in the order of what is wanted, by alias.
+    """
 
     def __init__(self) -> None:
+        self.orders: dict[str, ReadOrder] = {}
         self._implied: dict[str, list[Predicate]] = {}
         self._groups: dict[str, tuple[int, int]] = {}
         self._lock = Lock()

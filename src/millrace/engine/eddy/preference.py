@@ -7,9 +7,10 @@ not matter for the order, only which of both is worth more.
 A grade is part of the signature, so the engine's policies and SteMs know it: ``interactive`` routes tuples by
 it, and a SteM bounces wanted ones to an index. Here it is the priority of a tuple in the eddy's buffer.
 
-Tuples of the streamed relation that are not wanted wait until it has been read, as far as memory allows
+Tuples of the streamed relation that are not wanted wait as long as wanted ones may come, and memory allows
 (Raman, Raman & Hellerstein 1999, "Online dynamic reordering for interactive data processing"). A streamed
-tuple is wanted too if it joins to a wanted tuple of a relation that was read before.
+tuple is wanted too if it joins to a wanted tuple of a relation that was read before. Row groups that may have
+wanted tuples are read before others: by the wish itself, or by the keys of the tuples that it leads to.
 """
 
 from __future__ import annotations
@@ -26,20 +27,33 @@ import pyarrow as pa
 from millrace.engine.access.hybrid import IndexOrScan
 from millrace.engine.access.paths import AccessMethods, Paths
 from millrace.engine.access.schedule import STALLED, Arrival
-from millrace.engine.arrays import is_true
+from millrace.engine.arrays import ends_of, is_true
 from millrace.engine.eddy.context import Given, RunContext
 from millrace.engine.eddy.dataflow import EddyDataflow
 from millrace.engine.eddy.decisions import RoutingTable
 from millrace.engine.eddy.eddy import Buffer, Eddy
+from millrace.engine.eddy.ingest import ReadOrder
 from millrace.engine.eddy.operator import Kind, Operator, Step, Work
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run import Run
 from millrace.engine.plan.evaluation import evaluate
-from millrace.engine.plan.expressions import Call, ColumnRef, Predicate, columns_of, show
+from millrace.engine.plan.expressions import (
+    And,
+    Call,
+    Column,
+    ColumnRef,
+    Compare,
+    Literal,
+    Or,
+    Predicate,
+    columns_of,
+    show,
+)
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec, check_columns
 from millrace.engine.stems.state import stems_of
 from millrace.engine.stems.stem import SteM, singletons
+from millrace.engine.tuples import codes
 from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import InputError
 
@@ -48,6 +62,9 @@ MOST_ASIDE = 1 << 28
 
 _MOST_NEAR = 1 << 20
 """Tuples of a relation up to which it is found out which streamed tuples join to wanted ones of it."""
+
+_MOST_RANGES = 8
+"""Ranges of keys that each row group's statistics are compared with: ten thousands take a second then."""
 
 _FLUSH_SECONDS = 0.2
 """Seconds after which results are handed on though there are few of them: somebody waits for them."""
@@ -207,11 +224,11 @@ def _grade(work: Work) -> int:
 
 
 class _Aside:
-    """Singletons of the streamed relation that wait for wanted ones, by grade, until it has been read."""
+    """Singletons of the streamed relation that wait, by grade, as long as more wanted ones may come."""
 
-    def __init__(self, relation: int | None, preference: Preference) -> None:
+    def __init__(self, relation: int | None, preference: Preference, order: ReadOrder | None) -> None:
         self._span = 0 if relation is None else 1 << relation
-        self._relation, self._preference = relation, preference
+        self._relation, self._preference, self._order = relation, preference, order
         self._waiting: dict[int, deque[TupleBatch]] = {}
         self._bytes = 0
 
@@ -219,8 +236,14 @@ class _Aside:
         return bool(self._waiting)
 
     @property
-    def is_full(self) -> bool:
-        return self._bytes > MOST_ASIDE
+    def is_due(self) -> bool:
+        """Whether one has to go on: they take too much memory, or nothing better will come."""
+        return bool(self) and (self._bytes > MOST_ASIDE or max(self._waiting) >= self._coming)
+
+    @property
+    def _coming(self) -> float:
+        order = self._order
+        return math.inf if order is None or order.coming is None else order.coming
 
     def close(self) -> None:
         """Keep no more from now on: nothing will be read that could come before."""
@@ -229,7 +252,8 @@ class _Aside:
     def keep(self, batches: Iterable[TupleBatch]) -> Iterator[TupleBatch]:
         """Yield what is not to wait."""
         for batch in batches:
-            if self._may_wait(batch.signature) and batch.signature.preferred < self._preference.best(batch):
+            best = self._preference.best(batch) if self._may_wait(batch.signature) else 0
+            if batch.signature.preferred < min(best, self._coming):
                 self._waiting.setdefault(batch.signature.preferred, deque()).append(batch)
                 self._bytes += self._size(batch)
             else:
@@ -326,10 +350,14 @@ class PreferringDataflow(EddyDataflow):
         self._latest, self._known = latest, latest()
         self._preference.change(self._known)
         self._stems_near: dict[_Wish, SteM | None] = {}
+        self._conditions: dict[_Wish, Predicate] = {}
         self._flushed = context.clock.now()
         # Tuples may come in any order where nobody knows that in which they were read.
         is_free = context.watch is None and isinstance(context.output, Output) and not context.graph.windows
-        self._aside = _Aside(context.schedule.unbuilt if is_free else None, self._preference)
+        self._orders = context.ranges.orders if is_free else {}
+        streamed = context.schedule.unbuilt if is_free else None
+        order = None if streamed is None else self._orders.get(context.spec.aliases[streamed])
+        self._aside = _Aside(streamed, self._preference, order)
         visit = context.visit
 
         def graded(operator: Operator, work: Any) -> Step:
@@ -342,6 +370,7 @@ class PreferringDataflow(EddyDataflow):
         context.visit = graded
         context.arrivals.requests = self._requests = PreferringRequests(context.methods, context.stems)
         super().__init__(context, given)
+        self._order_reads()
 
     def _make_buffer(self, limit: int) -> PreferringBuffer:
         return PreferringBuffer(limit)
@@ -353,6 +382,8 @@ class PreferringDataflow(EddyDataflow):
         """See :func:`prefer`."""
         self._preference.change(wanted)
         self._stems_near.clear()
+        self._conditions.clear()
+        self._order_reads()
         self._buffer.regrade(self._preference.graded)
         self._requests.regrade(self._preference.graded)
         waiting = [piece for batch in self._take_aside() for piece in self._preference.graded(batch)]
@@ -367,11 +398,42 @@ class PreferringDataflow(EddyDataflow):
                 self._eddy.push(self._admission.rest())
                 self._aside.close()
                 yield []
-            while self._aside and (None in own or STALLED in own or self._aside.is_full):
+            while self._aside.is_due or (self._aside and (None in own or STALLED in own)):
                 self._buffer.push((self._aside.pop(),))
                 yield []  # a round of what had arrived before
                 self._hear()
             yield arrivals
+            if any(batch is None for _, batch in arrivals):
+                self._order_reads()
+
+    def _order_reads(self) -> None:
+        """Let row groups be read first that may have wanted tuples, by what is known now."""
+        wishes = [*enumerate(self._preference.wishes, 1)][::-1]
+        for relation, alias in enumerate(self._context.spec.aliases):
+            if (order := self._orders.get(alias)) is not None:
+                known = ((grade, self._condition(wish, relation)) for grade, wish in wishes)
+                order.wanted = tuple((grade, each) for grade, each in known if each is not None)
+                order.coming = None
+
+    def _condition(self, wish: _Wish, relation: int) -> Predicate | None:
+        """Return what holds of all tuples of a relation that are wanted, None where nothing is known."""
+        if wish.relation == relation:
+            return wish.predicate
+        stem = self._lead_of(wish) if relation == self._schedule.unbuilt else None
+        if stem is None or not stem.rows:
+            return None
+        if wish not in self._conditions:
+            alias, rows = self._context.spec.aliases[relation], np.arange(stem.rows, dtype=np.int32)
+            self._conditions[wish] = And(
+                tuple(
+                    _within(stem.store.gather(own, rows), ColumnRef(alias, theirs), known.type)
+                    for known in self._context.graph.classes
+                    if not pa.types.is_floating(known.type)
+                    for own in known.columns(stem.number)
+                    for theirs in known.columns(relation)
+                )
+            )
+        return self._conditions[wish]
 
     def _hear(self) -> None:
         """Do what the user has come to want first."""
@@ -393,10 +455,17 @@ class PreferringDataflow(EddyDataflow):
     def _near(self, wish: _Wish, batch: TupleBatch) -> SteM | None:
         """Return those tuples next to the streamed ones that lead to what is wanted."""
         streamed = self._schedule.unbuilt
-        if streamed is None or batch.signature.span != 1 << streamed:
+        is_streamed = streamed is not None and batch.signature.span == 1 << streamed
+        return self._lead_of(wish) if is_streamed else None
+
+    def _lead_of(self, wish: _Wish) -> SteM | None:
+        streamed = self._schedule.unbuilt
+        if streamed is None or wish.relation == streamed:
             return None
         if wish not in self._stems_near:
             path = _path(self._context.graph, wish.relation, streamed)
+            if not all(self.stems[relation].complete for relation in path):
+                return None
             self._stems_near[wish] = self._lead(wish, path)
         return self._stems_near[wish]
 
@@ -406,7 +475,7 @@ class PreferringDataflow(EddyDataflow):
         own = [self.stems[relation] for relation in path]
         if any(len(graph.roles(stem.number)) > 1 or stem.store.held > _MOST_NEAR for stem in own):
             return None
-        if not all(stem.complete and stem.scanned for stem in own):
+        if not all(stem.scanned for stem in own):
             return None
         stems = stems_of(spec, graph, Paths(graph.everything)) if path else []
         for relation, stem in zip(path, own, strict=True):
@@ -417,6 +486,24 @@ class PreferringDataflow(EddyDataflow):
             found.build(singletons(found, stem.store.chunk(kept), spec.aliases[relation], built=False), None)
             found.complete = True
         return found
+
+
+def _within(keys: pa.Array, ref: ColumnRef, kind: pa.DataType) -> Predicate:
+    """Return that a column lies in one of a few ranges, which have all keys; the widest gaps are between."""
+
+    def between(low: pa.Scalar, high: pa.Scalar) -> Predicate:
+        ends = zip((">=", "<="), (low, high), strict=True)
+        return And(tuple(Compare(op, Column(ref), Literal(end, end.type), kind) for op, end in ends))  # type: ignore[arg-type]
+
+    if not (pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
+        ends = ends_of([keys])
+        return And(()) if ends is None else between(*ends)
+    numbers, _ = codes(keys, kind)
+    order = np.argsort(numbers)
+    gaps = np.diff(numbers[order].astype(np.float64))
+    widest = np.sort(np.argsort(gaps)[1 - _MOST_RANGES :])
+    parts = np.split(order, widest[gaps[widest] > 1] + 1)
+    return Or(tuple(between(keys[int(part[0])], keys[int(part[-1])]) for part in parts))
 
 
 def _path(graph: QueryGraph, first: int, target: int) -> list[int]:
