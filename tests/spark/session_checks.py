@@ -445,10 +445,11 @@ def test_lookups(spark, tmp_path):
     assert (progress.keys, progress.done, progress.failed, progress.in_flight) == (keys, keys, 0, 0)
     asked.unlink()
     streamed = millrace.query(text, spark=spark, tables=tables)
-    batches = streamed.to_batches(prefer=["r.id > 100", "i.v LIKE 'value 1%'"])
+    batches = streamed.to_batches(prefer=["r.id > 100", "i.v LIKE 'value 1%'"], partial="i")
     found = []
     for batch in batches:
-        found += zip(*batch.to_pydict().values(), strict=True)
+        *columns, missing = batch.to_pydict().values()
+        found += zip(*columns, strict=True) if missing[0] is None else ()
         batches.prefer("r.id < 50")
     assert sorted(found) == expected
     assert not asked.exists()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace import query, to_batches
+from millrace import function, lookup, query, to_batches
 from millrace.errors import InputError, OptionError, QueryError
 from tests.gate import sampled
 from tests.session import wait_for
@@ -181,3 +181,38 @@ def test_a_preference_that_would_do_nothing_is_refused(spark, shop):
     with pytest.raises(QueryError, match="without a preference"):
         rows.prefer("o.id = 1")
     rows.close()
+
+
+def name_of(customer: int) -> list[dict[str, object]]:
+    return [{"customer": customer, "name": f"{'ABCD'[customer % 4]}{customer}"}] if customer < 40 else []
+
+
+@pytest.mark.parametrize("kind", ["lookup", "files"])
+def test_rows_come_before_they_are_complete(spark, shop, kind):
+    """Those of the other relations, marked; without them there are Spark's rows."""
+    by_key = lookup("c", "customer bigint, name string", bind=["customer"], via=function(name_of))
+    tables = shop if kind == "files" else {"orders": shop["orders"], "customers": by_key}
+    found = query(SHOP, spark=spark, tables=tables, options={"take_all": True, "batch_size": 64})
+    for rows in (found.to_batches(partial="C"), found.to_batches(prefer=["o.region = 'US'"], partial=["c"])):
+        batches = list(rows)
+        whole = [batch for batch in batches if batch["__missing"].null_count]
+        early = [batch for batch in batches if not batch["__missing"].null_count]
+        assert rows_of(batch.select(batch.schema.names[:-1]) for batch in whole) == bag(spark.sql(SHOP))
+        others = rows_of(batch.select(["id", "region", "total"]) for batch in early)
+        orders = bag(spark.sql("SELECT id, region, total FROM orders WHERE customer IS NOT NULL"))
+        assert others <= orders and (others or kind == "files")
+        lacking = rows_of(batch.select(["name", "__missing"]) for batch in early)
+        assert {*lacking} <= {"(None, ['c'])"}
+
+
+def test_partial_rows_that_nobody_can_show_are_refused(spark, shop):
+    """A relation that is not there, other join state, and rows that come from Spark."""
+    for error, says, text, wrong, options in (
+        (InputError, "there is 'c', 'o'", SHOP, "customers", {}),
+        (InputError, "hold the other", SHOP, ["c", "o"], {}),
+        (OptionError, "expected 'stems'", SHOP, "c", {"architecture": "joins"}),
+        (QueryError, "above it nothing but columns", f"{SHOP} ORDER BY id", "c", {}),
+    ):
+        found = query(text, spark=spark, tables=shop, options={"take_all": True, **options})
+        with pytest.raises(error, match=says):
+            found.to_batches(partial=wrong)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from millrace.api.samples import estimate_lookups
+from millrace.engine.eddy.partial import find_missing
 from millrace.engine.figures import CellFigures
 from millrace.engine.plan.expressions import Predicate, show
 from millrace.errors import ExecutionError, OptionError, QueryError, UnsupportedType
@@ -23,7 +24,7 @@ from millrace.spark import frames
 from millrace.spark.block import Block, FrameInput, LookupInput, ParquetInput, scan_of
 from millrace.spark.coordinator import Limits, Lookups, Registered
 from millrace.spark.session import Mode, planned
-from millrace.spark.streaming import ReaderPreference, refuse_endless, sender_of, stream_of
+from millrace.spark.streaming import EARLY, ReaderPreference, refuse_endless, sender_of, stream_of
 from millrace.spark.types import arrow_schema
 from millrace.sql.plan import PlannedBlock, PlannedQuery
 from millrace.sql.preference import read_preference
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from millrace.limits.progress import LookupProgress
 
 _ACTION = "to_batches"
+MISSING = "__missing"
+"""The column that tells which relations a partial row lacks; null in a complete one."""
 _TEXTS = ("lookup", "key", "error", "message")
 FAILED_KEYS = pa.schema([*((name, pa.string()) for name in _TEXTS), ("attempts", pa.int64())])
 """The columns of :meth:`Query.failed_keys`."""
@@ -123,26 +126,34 @@ class Query(PlannedQuery):
             )
         return preview
 
-    def to_batches(self, batch_size: int | None = None, prefer: str | Sequence[str] | None = None) -> Rows:
+    def to_batches(
+        self,
+        batch_size: int | None = None,
+        prefer: str | Sequence[str] | None = None,
+        partial: str | Sequence[str] = (),
+    ) -> Rows:
         """Run it and yield rows as they come, also with an ORDER BY; see :func:`millrace.to_batches`."""
         _check(batch_size)
         direct = self.direct
         plans = [each for each in self.taken if direct is not None and each.block.name == direct.block]
         if direct is None or not plans or not _same_types(self, plans[0].block, direct.columns):
-            if prefer is not None:
+            if prefer is not None or partial:
                 raise QueryError(_why_no_preference(self.reasons))
             return Rows(_frame_stream(self.df, self.options, batch_size))
         # The block's own rows, where Spark does nothing above it.
         plan, preference, read = plans[0], None, None
-        if prefer is not None:
+        schema, missing = arrow_schema(self.df.schema), tuple[str, ...]()
+        if partial:
+            missing = find_missing(plan.block.join, [partial] if isinstance(partial, str) else partial)
+            _check_partial(self.options, schema)
+        if prefer is not None or missing:
             _check_preferring(self.options, plan.block)
-            read = partial(
-                read_preference, join=plan.block.join, spark=self.df.sparkSession, options=self.options
-            )
-            preference = ReaderPreference(read([prefer] if isinstance(prefer, str) else prefer))
+            join, spark, options = plan.block.join, self.df.sparkSession, self.options
+            read = functools.partial(read_preference, join=join, spark=spark, options=options)
+            wanted = [prefer] if isinstance(prefer, str) else prefer or ()
+            preference = ReaderPreference(read(wanted), missing)
         batches = frames.rows_of_action(_ACTION, self.df, plan.run.stream(preference))
-        shaped = _shaped(batches, direct.columns, arrow_schema(self.df.schema), batch_size)
-        return Rows(shaped, preference, read)
+        return Rows(_shaped(batches, direct.columns, schema, batch_size, missing), preference, read)
 
     def lookups(self) -> list[LookupProgress]:
         """Return how far the query's lookups are, at any time, also while it runs."""
@@ -288,12 +299,23 @@ def _check_preferring(options: Options, block: Block) -> None:
         )
 
 
+def _check_partial(options: Options, schema: pa.Schema) -> None:
+    """Raise for join state that shows no partial results, and for a column of the same name."""
+    if options.architecture not in ("auto", "stems"):
+        raise OptionError(
+            f"partial is given with architecture={options.architecture!r}, which shows no rows before they "
+            "are complete: expected 'stems' or 'auto'"
+        )
+    if MISSING in schema.names:
+        raise QueryError(f"partial adds column {MISSING!r}, which the query has: give its own another name")
+
+
 def _why_no_preference(reasons: Sequence[str]) -> str:
     left = f" (left to Spark: {'; '.join(reasons)})" if reasons else ""
     return (
-        f"prefer is given for rows that come from Spark{left}, which has no preferences: expected a join "
+        f"prefer or partial is given for rows that come from Spark{left}, which has neither: expected a join "
         "that Millrace runs, and above it nothing but columns; leave out ORDER BY, LIMIT, DISTINCT, "
-        "aggregates and computed columns, or leave out prefer"
+        "aggregates and computed columns, or leave out prefer and partial"
     )
 
 
@@ -391,7 +413,10 @@ def report(df: DataFrame) -> RunReport:
 
 
 def to_batches(
-    df: DataFrame, batch_size: int | None = None, prefer: str | Sequence[str] | None = None
+    df: DataFrame,
+    batch_size: int | None = None,
+    prefer: str | Sequence[str] | None = None,
+    partial: str | Sequence[str] = (),
 ) -> Rows:
     """Run any DataFrame and yield its rows as they come, while Spark's tasks still run.
 
@@ -406,26 +431,36 @@ def to_batches(
     task's memory. The routing policy is ``interactive`` unless you name another (Raman, Deshpande &
     Hellerstein 2003, section 4.1; Raman, Raman & Hellerstein 1999).
 
+    Partial results are rows that have no values yet of the relations that ``partial`` names (the same paper,
+    section 3.4). Batches then have a column ``__missing``, a list of these relations' names, which is null
+    for complete rows. A complete row supersedes the partial ones that have its values in all columns of other
+    relations. What nothing has superseded at the end was no row of the result: it found no match, or
+    conditions on the missing relations rejected it. So the complete rows are the result.
+
     Args:
         df: One that Millrace returned, or any other.
         batch_size: Rows in a batch, at most; None leaves batches as they come.
         prefer: Conditions in SQL, the most wanted first, each over columns of one relation that the query
             joins. It may be empty, for :meth:`Rows.prefer` to say more while the query runs.
+        partial: Relations that rows need not have to be shown, by their names in the query. Those that are
+            not looked up are read side by side with the others. A task that Spark repeats shows its partial
+            rows again.
 
     Raises:
-        QueryError: ``prefer`` is given where Spark does more than select columns of one join, or it is no
-            condition that tasks evaluate.
-        OptionError: ``prefer`` is given with ``memory_budget`` or a static plan.
+        QueryError: ``prefer`` or ``partial`` is given where Spark does more than select columns of one join,
+            or a preference is no condition that tasks evaluate.
+        OptionError: ``prefer`` or ``partial`` is given with ``memory_budget`` or a static plan.
         MillraceError: ``batch_size`` is out of range, a column's type cannot be sent, or a preference names
-            no column that the query reads.
+            no column that the query reads; or ``partial`` names no relation of the query, or one without
+            which no equalities hold the others together.
         Exception: What the job raised, once the rows that came before are given out.
     """
     df = frames.running(df)
     query = frames.own_handle(df)
     if isinstance(query, Query):
-        return query.to_batches(batch_size, prefer)
+        return query.to_batches(batch_size, prefer, partial)
     _check(batch_size)
-    if prefer is not None:
+    if prefer is not None or partial:
         raise QueryError(_why_no_preference(()))
     return Rows(_frame_stream(df, Options(), batch_size))
 
@@ -456,12 +491,28 @@ def _check(batch_size: int | None) -> None:
 
 
 def _shaped(
-    batches: Generator[pa.RecordBatch], columns: Sequence[str], schema: pa.Schema, size: int | None
+    batches: Generator[pa.RecordBatch],
+    columns: Sequence[str],
+    schema: pa.Schema,
+    size: int | None,
+    missing: Sequence[str] = (),
 ) -> Generator[pa.RecordBatch]:
-    """Yield columns in batches of a size; whoever closes this cancels the job, if it still runs."""
+    """Yield columns in batches of a size; whoever closes this cancels the job, if it still runs.
+
+    Where relations may be ``missing`` there is one more column, which has them in rows that lack them.
+    """
+    kind = pa.list_(pa.string())
+    if missing:
+        fields = [field.with_nullable(True) for field in schema]
+        schema = pa.schema([*fields, pa.field(MISSING, kind)])
     with closing(batches):
         for batch in batches:
-            renamed = pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
+            arrays = [batch.column(name) for name in columns]
+            if missing:
+                is_early = EARLY in (batch.schema.metadata or {})
+                lacking = pa.scalar([*missing] if is_early else None, kind)
+                arrays.append(pa.repeat(lacking, batch.num_rows))
+            renamed = pa.RecordBatch.from_arrays(arrays, schema=schema)
             step = size or max(1, batch.num_rows)
             for low in range(0, batch.num_rows, step):
                 yield renamed.slice(low, step)

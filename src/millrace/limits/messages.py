@@ -21,7 +21,7 @@ from millrace.limits.chunk import KEY_BYTES, Chunk, Claimed, Failure, cut, encod
 MOST = 1 << 40
 """Larger numbers are no counts of anything."""
 
-VERSION = 3
+VERSION = 4
 """Of all that is said here, and of what travels as JSON; to be raised with every change."""
 
 LONGEST_PAUSE = 86_400.0
@@ -285,6 +285,12 @@ class Start(Message):
 
 class Batch(Message):
     """Rows, as an Arrow IPC stream."""
+
+    rows: bytes
+
+
+class Early(Message):
+    """Rows that others will supersede, as an Arrow IPC stream; every attempt has its own."""
 
     rows: bytes
 

@@ -247,18 +247,25 @@ class _Assembly:
 
     def _stream(self, preference: ReaderPreference | None = None) -> Iterator[pa.RecordBatch]:
         def frame_of(target: Target) -> DataFrame:
-            return self._frame(target, None if preference is None else preference.wanted)
+            return self._frame(target, preference)
 
         return stream_of(self._spark, self._options, self._block.schema, frame_of, preference)
 
-    def _frame(self, target: Target | None = None, wanted: tuple[Predicate, ...] | None = None) -> DataFrame:
+    def _frame(self, target: Target | None = None, preference: ReaderPreference | None = None) -> DataFrame:
         """Return the block's result; with a target, which gets it instead, a DataFrame without rows.
 
-        ``wanted`` comes first; None where that will not be said.
+        What the reader prefers comes first; None where that will not be said.
         """
         options = self._options
-        if wanted is not None and options.policy is None:
-            options = replace(options, policy="interactive")
+        wanted: tuple[Predicate, ...] = ()
+        missing: tuple[str, ...] = ()
+        if preference is not None:
+            wanted, missing = preference.wanted, preference.missing
+            options = replace(options, policy=options.policy or "interactive")
+        if missing:  # what arrives by and by is missing for a while, and no tuple is sent on trial
+            is_read = any(scan_of(self._block.inputs[alias]) is not None for alias in missing)
+            online = options.online or is_read
+            options = replace(options, architecture="stems", by_content=False, online=online)
         placement = self._placement
         sink = self._reports.sink
         stream = None if placement.stream is None else self._join.aliases[placement.stream]
@@ -268,7 +275,7 @@ class _Assembly:
             options=options,
             stream=stream if self._last is None else self._last.alias,
             scans={
-                source.alias: self._read(source, wanted or ())
+                source.alias: self._read(source, wanted)
                 for source in self._sources
                 if source.mode in (Mode.PARTITIONED, Mode.BROADCAST)
             },
@@ -283,7 +290,7 @@ class _Assembly:
             aggregate=self._block.aggregate,
             eager=self._eager(join),
             shared=self._shared,
-            preference=None if wanted is None else TaskPreference(wanted),
+            preference=None if preference is None else TaskPreference(wanted, missing),
             sharing=self._block.sharing,
         )
         if Mode.STREAMED in placement.modes:
@@ -292,7 +299,7 @@ class _Assembly:
             assert isinstance(streamed, FrameInput)
             source = streamed.frame
         elif self._exchanged:
-            source = self._exchange(wanted or ())
+            source = self._exchange(wanted)
         else:
             source = _numbers(self._spark, placement.cells or 1, self._expected_words)
         result = self._block.result or spark_schema(self._block.schema)

@@ -7,6 +7,7 @@ task                         session
 ===========================  =================================================
 ``Start``                    ``Wanted``: whether the partition is needed still
 ``Batch``
+``Early``, which nothing counts
 ``Commit``                   ``Committed``
 (nothing)                    ``Preferred``: what is wanted first from now on
 (nothing)                    ``Lost``: why no rows are wanted any more
@@ -52,6 +53,7 @@ from millrace.limits.messages import (
     Batch,
     Commit,
     Committed,
+    Early,
     Hello,
     JoinBoard,
     JoinStream,
@@ -66,6 +68,7 @@ from millrace.limits.registration import Address
 from millrace.limits.server import Server
 from millrace.limits.session import Session
 from millrace.limits.tls import dial
+from millrace.spark.streaming import EARLY
 
 if TYPE_CHECKING:
     from millrace.reports.board.board import Board
@@ -286,6 +289,11 @@ class Stream(Session, AbstractContextManager["Stream"]):
                     if batch is not None:
                         self._arrived += batch.nbytes + 1
                         self._batches.put(batch)
+            case Early(rows=payload), Partition() as partition:
+                if not partition.committed:
+                    batch = _unpack(payload)
+                    self._arrived += batch.nbytes + 1
+                    self._batches.put(batch.replace_schema_metadata({EARLY: b""}))
             case Commit(), Partition() as partition:
                 try:
                     partition.commit(client)
@@ -456,7 +464,7 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def send(self, batch: pa.RecordBatch) -> None:
+    def send(self, batch: pa.RecordBatch, message: type[Batch | Early] = Batch) -> None:
         """Send rows; waits while the consumer has enough of them.
 
         ExecutionError also if the batch has another schema than the stream, or a single row is too large.
@@ -464,18 +472,18 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
         batch = self._as_agreed(batch)
         rows = max(1, int(batch.num_rows * codec.USUAL_ATTACHMENT / max(batch.nbytes, 1)))
         for low in range(0, batch.num_rows, rows):
-            self._send_rows(batch.slice(low, rows))
+            self._send_rows(batch.slice(low, rows), message)
 
-    def _send_rows(self, batch: pa.RecordBatch) -> None:
+    def _send_rows(self, batch: pa.RecordBatch, message: type[Batch | Early]) -> None:
         """Send rows in one message, in more where some are much larger than others."""
         self._check_open()
         payload = encoded(batch)
         if len(payload) <= codec.LARGEST_ATTACHMENT:
-            self._send(Batch(payload))
+            self._send(message(payload))
         elif batch.num_rows > 1:
             half = batch.num_rows // 2
-            self._send_rows(batch.slice(0, half))
-            self._send_rows(batch.slice(half))
+            self._send_rows(batch.slice(0, half), message)
+            self._send_rows(batch.slice(half), message)
         else:
             raise ExecutionError(
                 f"a row of the result takes {len(payload)} bytes, expected at most "

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from millrace.spark.results import DriverServer, ResultsSink, Stream
 
 
+EARLY = b"early"
+"""The key, in a batch's metadata, of rows that others will supersede."""
+
+
 @dataclass(frozen=True)
 class Target:
     """Where tasks send results: the process that wants them, and the stream there; travels to them."""
@@ -55,9 +59,13 @@ class Target:
 
 @dataclass
 class TaskPreference:
-    """What the reader of a task's results wants first: at the beginning, and as it says through a sink."""
+    """What the reader of a task's results wants first: at the beginning, and as it says through a sink.
+
+    Rows that lack ``missing`` relations are shown to it.
+    """
 
     first: tuple[Predicate, ...]
+    missing: tuple[str, ...] = ()
     sink: ResultsSink | None = None
 
     def latest(self) -> tuple[Predicate, ...]:
@@ -66,16 +74,30 @@ class TaskPreference:
 
     def make_dataflow(self, context: RunContext, given: Given) -> EddyDataflow:
         """Return an eddy that does what is wanted first."""
-        from millrace.engine.eddy.preference import PreferringDataflow  # here, for few tasks need it
+        if self.missing:
+            from millrace.engine.eddy.partial import PartialDataflow  # here, for few tasks need it
+
+            return PartialDataflow(context, given, self.latest, self.missing, self._show)
+        from millrace.engine.eddy.preference import PreferringDataflow
 
         return PreferringDataflow(context, given, self.latest)
+
+    def _show(self, rows: pa.RecordBatch) -> None:
+        from millrace.limits.messages import Early
+
+        assert self.sink is not None
+        self.sink.send(rows, Early)
 
 
 @dataclass(eq=False)
 class ReaderPreference:
-    """What the reader of results wants first, the most wanted first. It may change while tasks run."""
+    """What the reader of results wants first, the most wanted first. It may change while tasks run.
+
+    Rows that lack ``missing`` relations are shown to it before they are complete.
+    """
 
     wanted: tuple[Predicate, ...]
+    missing: tuple[str, ...] = ()
     stream: Stream | None = None
 
     def change(self, wanted: tuple[Predicate, ...]) -> None:
