@@ -289,13 +289,13 @@ def _check_preferring(options: Options, block: Block) -> None:
     """Raise for settings with which tuples have a fixed way, or are not in memory."""
     if options.memory_budget is not None and len(block.join.sources) > 1:
         raise OptionError(
-            "prefer is given with option memory_budget, under which joins spill whole parts of their tables: "
-            "expected one of the two"
+            "prefer or partial is given with option memory_budget, under which joins spill whole parts of "
+            "their tables: expected one of the two"
         )
     if options.architecture == "static":
         raise OptionError(
-            "prefer is given with architecture='static', whose tuples take one way in one order: expected "
-            "one of the two"
+            "prefer or partial is given with architecture='static', whose tuples take one way in one order: "
+            "expected one of the two"
         )
 
 
@@ -443,8 +443,8 @@ def to_batches(
         prefer: Conditions in SQL, the most wanted first, each over columns of one relation that the query
             joins. It may be empty, for :meth:`Rows.prefer` to say more while the query runs.
         partial: Relations that rows need not have to be shown, by their names in the query. Those that are
-            not looked up are read side by side with the others. A task that Spark repeats shows its partial
-            rows again.
+            not looked up are read side by side with the others. A partial row comes from each task that has
+            it, and again from a task that Spark repeats.
 
     Raises:
         QueryError: ``prefer`` or ``partial`` is given where Spark does more than select columns of one join,
