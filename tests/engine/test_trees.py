@@ -25,17 +25,17 @@ COLUMNS = "xyz"
 def spec_of(relations: int, equalities: list[str]) -> JoinSpec:
     """Return a block over ``a``, ``b``, … with equalities such as ``a.x = b.x``."""
     empty = pa.schema([(column, pa.int64()) for column in COLUMNS]).empty_table()
-    return block(dict.fromkeys("abcdefghijklmnop"[:relations], empty), equalities).spec
+    return block(dict.fromkeys("abcdefghijklmnop"[:relations], empty), equalities, count_only=True).spec
 
 
 @st.composite
-def specs(draw: st.DrawFn) -> JoinSpec:
-    """Draw a block of up to six relations: connected or not, cyclic or not, with classes of any size."""
-    relations = draw(st.integers(1, 6))
+def specs(draw: st.DrawFn, most: int = 6, columns: str = COLUMNS) -> JoinSpec:
+    """Draw a block of so many relations at most: connected, cyclic or not, with classes of any size."""
+    relations = draw(st.integers(1, most))
     pairs = list(combinations("abcdef"[:relations], 2))
     equalities = []
     for a, b in draw(st.lists(st.sampled_from(pairs), max_size=7)) if pairs else []:
-        x, y = draw(st.sampled_from(COLUMNS)), draw(st.sampled_from(COLUMNS))
+        x, y = draw(st.sampled_from(columns)), draw(st.sampled_from(columns))
         equalities.append(f"{a}.{x} = {b}.{y}")
     return spec_of(relations, equalities)
 

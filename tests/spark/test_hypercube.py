@@ -11,34 +11,23 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings, strategies as hs
 
-from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Exists, IsNull, LeftJoin, Or
+from millrace.engine.plan.expressions import Column, ColumnRef, Exists, IsNull, LeftJoin, Or
 from millrace.engine.plan.graph import QueryGraph
-from millrace.engine.plan.spec import Equality, JoinSpec, RelationSpec
+from millrace.engine.plan.spec import JoinSpec
 from millrace.options import Options
 from millrace.spark.exchange import BlockWriter, Cut
 from millrace.spark.hypercube import Axis, Cube, choose
 from millrace.spark.placement import CELL_BYTES, Size, choose_cube, place
+from tests.engine.eddy.oracle import block, compare
+from tests.engine.test_trees import spec_of, specs
 
-COLUMNS = ("a", "b")
-
-
-def spec_of(count: int, edges: list[tuple[int, str, int, str]]) -> JoinSpec:
-    schema = pa.schema([(name, pa.int64()) for name in COLUMNS])
-    return JoinSpec(
-        tuple(RelationSpec(f"r{n}", schema) for n in range(count)),
-        tuple(Equality(ColumnRef(f"r{i}", x), ColumnRef(f"r{j}", y), pa.int64()) for i, x, j, y in edges),
-    )
+COLUMNS = "xy"
 
 
 @hs.composite
 def blocks(draw):
-    count = draw(hs.integers(1, 4))
-    column = hs.sampled_from(COLUMNS)
-    pairs = list(itertools.combinations(range(count), 2))
-    edges = draw(
-        hs.lists(hs.tuples(hs.sampled_from(pairs), column, column), max_size=5) if pairs else hs.just([])
-    )
-    spec = spec_of(count, [(i, x, j, y) for (i, j), x, y in edges])
+    spec = draw(specs(4, COLUMNS))
+    count = len(spec.relations)
     rows = [
         draw(hs.lists(hs.tuples(hs.integers(-3, 3), hs.integers(-3, 3)), min_size=1, max_size=6))
         for _ in range(count)
@@ -68,7 +57,7 @@ def with_frequent_keys(draw, cube: Cube, fixed: list[bool]):
 
 def cells_of(cube: Cube, relation: int, rows: list[tuple[int, int]]) -> list[list[int]]:
     columns = [pa.array(column, pa.int64()) for column in zip(*rows, strict=True)]
-    base, _ = BlockWriter(Cut(relation, cube, 1)).cells(pa.record_batch(columns, COLUMNS))
+    base, _ = BlockWriter(Cut(relation, cube, 1)).cells(pa.record_batch(columns, [*COLUMNS]))
     base = np.zeros(len(rows), np.int64) if base is None else base
     homes = [divmod(int(cell), cube.cells) for cell in base]
     return [[cell + offset for offset in cube.offsets(relation, frequent=bool(f))] for f, cell in homes]
@@ -104,7 +93,7 @@ def check_a_block(data):
             assert cells_of(cube, other, rows[one]) == homes[one]
     for picks in itertools.product(*(range(len(each)) for each in rows)):
         value = {
-            ColumnRef(f"r{n}", name): rows[n][pick][k]
+            ColumnRef(spec.aliases[n], name): rows[n][pick][k]
             for n, pick in enumerate(picks)
             for k, name in enumerate(COLUMNS)
         }
@@ -141,10 +130,10 @@ def test_relations_that_share_blocks_but_are_cut_by_other_keys_are_noticed(monke
 
 def test_shares_follow_sizes():
     """The textbook cases: one big relation, a chain, a triangle, a cross product."""
-    chain = QueryGraph.of(spec_of(3, [(0, "a", 1, "a"), (1, "b", 2, "b")]))
+    chain = QueryGraph.of(spec_of(3, ["a.x = b.x", "b.y = c.y"]))
     cube = choose(chain, [1_000_000, 1_000_000, 10], 8, [False] * 3)
-    assert [(axis.share, axis.column(0)) for axis in cube.axes] == [(8, "a")]
-    triangle = QueryGraph.of(spec_of(3, [(0, "b", 1, "a"), (1, "b", 2, "a"), (2, "b", 0, "a")]))
+    assert [(axis.share, axis.column(0)) for axis in cube.axes] == [(8, "x")]
+    triangle = QueryGraph.of(spec_of(3, ["a.y = b.x", "b.y = c.x", "c.y = a.x"]))
     cube = choose(triangle, [1000, 1000, 1000], 8, [False] * 3)
     assert sorted(axis.share for axis in cube.axes) == [2, 2, 2]
     cross = QueryGraph.of(spec_of(2, []))
@@ -157,13 +146,8 @@ def test_shares_follow_sizes():
 def test_many_classes_are_searched_quickly(cells):
     """A wide star has more classes than can be searched through; the answer still has few copies."""
     count = 12
-    schema = pa.schema([(f"c{n}", pa.int64()) for n in range(count)])
-    spec = JoinSpec(
-        tuple(RelationSpec(f"r{n}", schema) for n in range(count)),
-        tuple(
-            Equality(ColumnRef("r0", f"c{n}"), ColumnRef(f"r{n}", "c0"), pa.int64()) for n in range(1, count)
-        ),
-    )
+    wide = pa.schema([(f"c{n}", pa.int64()) for n in range(count)]).empty_table()
+    spec = block({f"r{n}": wide for n in range(count)}, [f"r0.c{n} = r{n}.c0" for n in range(1, count)]).spec
     cube = choose(QueryGraph.of(spec), [10**6] + [1000] * (count - 1), cells, [False] * count)
     assert cube.cells <= cells
     assert cube.copies(0) == 1
@@ -180,7 +164,7 @@ def test_many_classes_are_searched_quickly(cells):
 )
 def test_estimates_of_spark_ask_for_no_more_cells_than_spark_takes_partitions(bytes_each, splits, cells):
     """They multiply at every join, so a tiny one may be taken for a terabyte; a file's size is known."""
-    join = spec_of(2, [(0, "a", 1, "b")])
+    join = spec_of(2, ["a.x = b.y"])
     sizes = [Size(10**6, bytes_each, splits, is_fixed=False)] * 2
     options = Options(placement="hypercube")
     assert place(join, sizes, options, parallelism=4, partitions=50).cells == cells
@@ -204,7 +188,7 @@ def test_a_cell_that_asks_has_every_match(data):
     equalities = tuple(e for e in spec.equalities if last.alias not in (e.left.relation, e.right.relation))
     outer = hs.builds(ColumnRef, hs.sampled_from([r.alias for r in joined]), hs.sampled_from(COLUMNS))
     pairs = data.draw(hs.lists(hs.tuples(outer, hs.sampled_from(COLUMNS)), min_size=1, max_size=2))
-    keys = tuple(Compare("=", Column(o), Column(ColumnRef(last.alias, i)), pa.int64()) for o, i in pairs)
+    keys = tuple(compare("=", str(o), f"{last.alias}.{i}", pa.int64()) for o, i in pairs)
     negated = data.draw(hs.booleans())
     asked = Exists(last.alias, keys, negated=negated, null_aware=negated and data.draw(hs.booleans()))
     other = data.draw(hs.none() | outer)
@@ -253,8 +237,8 @@ def test_a_cell_that_asks_has_every_match(data):
 )
 def test_a_null_key_is_dropped_only_where_it_finds_no_match(negated, null_aware, either, kept):
     """A tuple with one goes to a single cell for NOT EXISTS and OR; NOT IN's relation goes to all cells."""
-    key = Compare("=", Column(ColumnRef("r0", "a")), Column(ColumnRef("r1", "a")), pa.int64())
-    asked = Exists("r1", (key,), negated=negated, null_aware=null_aware)
+    key = compare("=", "a.x", "b.x", pa.int64())
+    asked = Exists("b", (key,), negated=negated, null_aware=null_aware)
     tables = spec_of(2, []).relations
     residual = Or((asked, IsNull(key.left))) if either else asked
     join = JoinSpec(tables[:1], residuals=(residual,), beside=tables[1:])
@@ -262,7 +246,7 @@ def test_a_null_key_is_dropped_only_where_it_finds_no_match(negated, null_aware,
     cube = place(join, sizes, Options(placement="hypercube", cells=4), parallelism=4).cube
     assert cube.copies(1) == (cube.cells if null_aware else 1)
     writer = BlockWriter(Cut(0, cube, 1 << 20))
-    batch = pa.record_batch({"a": pa.array([1, None], pa.int64()), "b": pa.array([1, 1], pa.int64())})
+    batch = pa.record_batch({"x": pa.array([1, None], pa.int64()), "y": pa.array([1, 1], pa.int64())})
     sent = pa.Table.from_batches([*writer.add(batch), *writer.finish()])
     assert writer.rows == kept
     assert len(set(sent["cell"].to_pylist())) == sent.num_rows
@@ -271,9 +255,10 @@ def test_a_null_key_is_dropped_only_where_it_finds_no_match(negated, null_aware,
 def test_a_left_join_by_another_ones_column_is_made_in_every_cell():
     """Only the cell that has a match knows what to look for."""
     spec = spec_of(3, [])
-    refs = [Column(ColumnRef(alias, "a")) for alias in spec.aliases]
-    keys = [(Compare("=", one, other, pa.int64()),) for one, other in itertools.pairwise(refs)]
-    outer = tuple(LeftJoin(alias, each) for alias, each in zip(spec.aliases[1:], keys, strict=True))
+    outer = tuple(
+        LeftJoin(other, (compare("=", f"{one}.x", f"{other}.x", pa.int64()),))
+        for one, other in itertools.pairwise(spec.aliases)
+    )
     join = replace(spec, relations=spec.relations[:1], beside=spec.relations[1:], outer=outer)
     cube = choose_cube(join, [10**9] * 3, 6, [False, True, True])
     assert [cube.copies(number) for number in range(3)] == [1, 1, 6]
