@@ -20,7 +20,7 @@ from tests.spark.pipelines import BLOCKS, COLUMNS, LEFT, PIPELINES, blocks, date
 from tests.sql import cases
 from tests.sql.answers import SUITES, answer_of, recorded
 from tests.sql.compare import bag, bags, taken
-from tests.sql.small_tables import write
+from tests.sql.small_tables import register, write
 
 FORCED = millrace.Options(take_all=True)
 ANY = "any_value"
@@ -66,8 +66,7 @@ def test_pipelines_of_columns_have_sparks_rows(spark, tmp_path, half):
 @pytest.fixture(scope="module")
 def views(spark, tmp_path_factory):
     session = spark.newSession()
-    for name, path in write(tmp_path_factory.mktemp("views")).items():
-        session.read.parquet(path).createOrReplaceTempView(f"`{name}`")
+    register(session, write(tmp_path_factory.mktemp("views")))
     return session
 
 

@@ -42,6 +42,7 @@ from tests.session import STREAMING, changed, wait_for, write_stream
 from tests.spark import pipelines
 from tests.spark.pipelines import BLOCKS, COLUMNS, LEFT_ON_CONNECT, PIPELINES, blocks, mapped
 from tests.sql.compare import bag
+from tests.sql.small_tables import register, write
 from tests.streams.feed import Feed
 
 KIND = os.environ["MILLRACE_SESSION"]
@@ -89,13 +90,8 @@ def pack_environment() -> None:
 @pytest.fixture(scope="module")
 def paths(spark, tmp_path_factory) -> dict[str, str]:
     """Two tables as files; views of the same names are scans of them."""
-    folder, found = tmp_path_factory.mktemp("tables"), {}
-    for name, keys in TABLES.items():
-        found[name] = f"{folder}/{name}.parquet"
-        table = pa.table({"k": pa.array(keys, pa.int64()), name: pa.array(range(len(keys)), pa.int64())})
-        pq.write_table(table, found[name], row_group_size=300)
-        spark.read.parquet(found[name]).createOrReplaceTempView(name)
-    return found
+    made = {name: pa.table({"k": keys, name: range(len(keys))}) for name, keys in TABLES.items()}
+    return register(spark, write(tmp_path_factory.mktemp("tables"), made, 300))
 
 
 def rows_of(frame) -> list[tuple]:
@@ -314,10 +310,9 @@ def test_views_that_change_between_a_query_and_its_action(spark, tmp_path, text)
     """All are seen as they were, or all as they are."""
 
     def put(state: int) -> None:
-        for name in ("lv", "rv"):
-            path = f"{tmp_path}/{name}{state}.parquet"
-            pq.write_table(pa.table({"id": [1, 2], "v": [state, state]}), path)
-            spark.read.parquet(path).createOrReplaceTempView(name)
+        folder, table = tmp_path / f"{state}", pa.table({"id": [1, 2], "v": [state, state]})
+        folder.mkdir()
+        register(spark, write(folder, {"lv": table, "rv": table}))
 
     put(1)
     found = millrace.query(text, spark=spark, options=TAKE_ALL)

@@ -9,7 +9,7 @@ import pytest
 import millrace
 from tests.gate import sampled
 from tests.sql.compare import bag
-from tests.sql.small_tables import write
+from tests.sql.small_tables import register, write
 
 SQL = "SELECT s.id, s.day, d.name FROM sales s JOIN dates d ON s.day = d.day WHERE d.month = 3"
 
@@ -34,8 +34,7 @@ def ask(spark, text, tables, placement):
     options = {"placement": placement, "take_all": True, "cells": 2}
     query = millrace.query(text, spark=spark, tables=tables, options=options)
     found = bag(query.df)
-    for name, path in tables.items():
-        spark.read.parquet(path).createOrReplaceTempView(name)
+    register(spark, tables)
     assert found == bag(spark.sql(text))
     return query, found.total()
 

@@ -32,6 +32,7 @@ from millrace.spark.path_tables import open_path
 from millrace.spark.scan_detection import _store_of
 from millrace.sql.session.asking import estimate
 from tests.sql.compare import bag, bags
+from tests.sql.small_tables import register
 
 JOIN = """
     SELECT o.id, o.day, o.tags, c.name FROM orders o JOIN customers c ON o.customer = c.id WHERE o.amount > 20
@@ -142,9 +143,7 @@ def local(spark, tmp_path_factory):
     names = pa.table({"id": pa.array(range(40), pa.int64()), "name": [f"c{n}" for n in range(40)]})
     pq.write_table(names, folder / "customers.parquet")
     paths = {"orders": str(folder / "orders"), "customers": str(folder / "customers.parquet")}
-    for name, path in paths.items():
-        spark.read.parquet(path).createOrReplaceTempView(name)
-    yield paths
+    yield register(spark, paths)
     for name in paths:
         spark.catalog.dropTempView(name)
 

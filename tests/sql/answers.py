@@ -74,12 +74,7 @@ class Suite:
     """Questions, and what makes a session of Spark's that can answer them, given a folder for files."""
 
     questions: Callable[[], Iterable[Asked]]
-    prepare: Callable[[Any, Path], None]
-
-
-def _files(paths: dict[str, str], spark) -> None:
-    for name, path in paths.items():
-        spark.read.parquet(path).createOrReplaceTempView(f"`{name}`")
+    prepare: Callable[[Any, Path], object]
 
 
 def _predicates(spark, folder: Path) -> None:
@@ -91,9 +86,8 @@ def _predicates(spark, folder: Path) -> None:
 def register_for_settings(spark, folder: Path) -> None:
     """Make the tables views of a session, and functions that have names of Spark's own."""
     for name, text in cases.read("settings_tables"):
-        path = str(folder / name)
-        spark.sql(f"SELECT * FROM {text}").write.parquet(path)
-        spark.read.parquet(path).createOrReplaceTempView(name)
+        spark.sql(f"SELECT * FROM {text}").write.parquet(str(folder / name))
+        small_tables.register(spark, {name: str(folder / name)})
     for name, kind in (("year", "DATE"), ("length", "STRING")):
         spark.sql(f"CREATE TEMPORARY FUNCTION {name}(x {kind}) RETURNS INT RETURN 7")
 
@@ -113,7 +107,7 @@ def _with_and_without(name: str, settings: str = "") -> Callable[[], list[Asked]
 
 
 def _small(spark, folder: Path) -> None:
-    _files(small_tables.write(folder), spark)
+    small_tables.register(spark, small_tables.write(folder))
 
 
 SUITES = {name: Suite(_asked(f"small/{name}"), _small) for name in cases.SMALL} | {
@@ -123,7 +117,7 @@ SUITES = {name: Suite(_asked(f"small/{name}"), _small) for name in cases.SMALL} 
     "settings": Suite(_with_and_without("settings"), register_for_settings),
     "tpch": Suite(
         lambda: map(Asked, tpch_data.query_texts().values()),
-        lambda spark, folder: _files(tpch_data.ensure(0.01, folder / "sf001"), spark),
+        lambda spark, folder: small_tables.register(spark, tpch_data.ensure(0.01, folder / "sf001")),
     ),
 }
 

@@ -85,6 +85,13 @@ def write(folder: Path, tables: Mapping[str, pa.Table] = TABLES, rows: int = 3) 
     return paths
 
 
+def register(spark, paths: Mapping[str, str]) -> Mapping[str, str]:
+    """Make scans of files temporary views of their names; return the same paths."""
+    for name, path in paths.items():
+        spark.read.parquet(path).createOrReplaceTempView(f"`{name}`")
+    return paths
+
+
 def _predicates():
     """Make them inside a function, so that they travel to the tasks as they are."""
 

@@ -11,7 +11,7 @@ from millrace.engine.plan.evaluation import compute
 from millrace.engine.plan.expressions import Column, ColumnRef, Function
 from tests.session import changed
 from tests.sql.compare import bag
-from tests.sql.small_tables import write
+from tests.sql.small_tables import register, write
 
 MINUTE = 60_000_000
 DAY = 1440 * MINUTE
@@ -57,8 +57,7 @@ def test_ranges_of_time_are_sparks(spark, tables, zone):
     with changed(spark, {"spark.sql.session.timeZone": zone}):
         plain = spark.newSession()
         plain.conf.set("spark.sql.session.timeZone", zone)
-        for name, path in tables.items():
-            plain.read.parquet(path).createOrReplaceTempView(name)
+        register(plain, tables)
         for (length, time), text in texts.items():
             shown = millrace.query(text, spark=spark, tables=tables).explain()
             exact = length in IN_TASKS or (length in CALENDAR[:2] and zone == "UTC")

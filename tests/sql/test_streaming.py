@@ -7,7 +7,6 @@ from collections import Counter
 from itertools import islice, permutations
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from millrace import function, lookup, query, to_batches
@@ -16,6 +15,7 @@ from tests.gate import sampled
 from tests.session import wait_for
 from tests.sql import cases
 from tests.sql.compare import bag
+from tests.sql.small_tables import register, write
 
 
 def rows_of(batches) -> Counter[str]:
@@ -76,7 +76,7 @@ SHOP = "SELECT o.id, o.region, o.total, c.name FROM orders o JOIN customers c ON
 @pytest.fixture(scope="module")
 def shop(spark, tmp_path_factory) -> dict[str, str]:
     """Orders by region in small row groups, and who ordered; views of the same names are scans of them."""
-    folder, draw = tmp_path_factory.mktemp("shop"), random.Random(7)
+    draw = random.Random(7)
     customers = {"customer": range(40), "name": [f"{'ABCD'[n % 4]}{n}" for n in range(40)]}
     orders = {
         "id": range(4000),
@@ -85,11 +85,7 @@ def shop(spark, tmp_path_factory) -> dict[str, str]:
         "total": [draw.choice([None, n % 90]) for n in range(4000)],
     }
     tables = {"customers": pa.table(customers), "orders": pa.table(orders)}
-    paths = {name: f"{folder}/{name}.parquet" for name in tables}
-    for name, table in tables.items():
-        pq.write_table(table, paths[name], row_group_size=500)
-        spark.read.parquet(paths[name]).createOrReplaceTempView(name)
-    return paths
+    return register(spark, write(tmp_path_factory.mktemp("shop"), tables, 500))
 
 
 def regions(batches) -> str:
