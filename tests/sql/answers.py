@@ -65,8 +65,12 @@ def attempted(made: Callable[[], Any]) -> Answer:
     try:
         return answer_of(made())
     except Exception as error:  # noqa: BLE001  # whatever Spark raises
-        condition = getattr(error, "getCondition", lambda: None)()
-        return Answer([], [], condition or type(error).__name__)
+        return Answer([], [], condition_of(error))
+
+
+def condition_of(error: Exception) -> str:
+    """Return what tells errors of Spark apart, or the name of another error's class."""
+    return getattr(error, "getCondition", lambda: None)() or type(error).__name__
 
 
 @dataclass(frozen=True)
