@@ -14,7 +14,6 @@ that fails gets smaller as its list does.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,21 +42,6 @@ class Type:
         """Whether values can be grouped, ordered and made distinct."""
         return self.kind not in ("map", "other") and all(part.comparable for _, part in self.parts)
 
-
-BOOL = Type("bool", "boolean")
-INT = Type("int", "int")
-BIGINT = Type("int", "bigint")
-LARGE = Type("large", "bigint")
-DOUBLE = Type("real", "double")
-DECIMAL = Type("decimal", "decimal(10,2)")
-STRING = Type("string", "string")
-DIGITS = Type("digits", "string")
-BINARY = Type("binary", "binary")
-DATE = Type("date", "date")
-TIMESTAMP = Type("timestamp", "timestamp")
-NTZ = Type("ntz", "timestamp_ntz")
-OTHER = Type("other", "?")
-"""A struct or such whose fields the grammar does not follow."""
 
 NUMBERS = ("int", "real", "decimal")
 TEXTS = ("string", "digits")
@@ -97,15 +81,17 @@ def of_spark(type_: DataType) -> Type:
 
 KINDS = {"boolean": "bool", "timestamp_ntz": "ntz", "float": "real", "double": "real"}
 KINDS |= dict.fromkeys(("byte", "short", "integer", "long"), "int")
-_KNOWN = (BOOL, INT, DOUBLE, DECIMAL, STRING, DIGITS, BINARY, DATE, TIMESTAMP, NTZ, LARGE)
-OF_KIND = {type_.kind: type_ for type_ in _KNOWN} | {"bigint": BIGINT, "struct": OTHER}
-OF_KIND |= {"array": array(INT), "texts": array(STRING)}
-"""The type that an expression of a kind is taken to have."""
+_NAMES = {"bool": "boolean", "real": "double", "decimal": "decimal(10,2)", "digits": "string"}
+_NAMES |= {"ntz": "timestamp_ntz", "large": "bigint"}
+OF_KIND = {kind: Type(kind, _NAMES.get(kind, kind)) for kind in (*PLAIN, "binary", "large")}
+OF_KIND |= {"array": array(OF_KIND["int"]), "texts": array(OF_KIND["string"])}
+OF_KIND |= {"bigint": Type("int", "bigint"), "struct": Type("other", "?")}
+"""The type that an expression of a kind is taken to have; of a struct's fields the grammar follows none."""
 
-SPECIAL = {("e", "large"): LARGE, ("e", "k"): DIGITS}
+SPECIAL = {("e", "large"): OF_KIND["large"], ("e", "k"): OF_KIND["digits"]}
 
 
-def columns(table: str) -> list[tuple[str, Type]]:
+def columns(table: str) -> list[tuple[str | None, Type]]:
     return [
         (field.name, SPECIAL.get((table, field.name), of_spark(field.dataType)))
         for field in tables.schema(table)
@@ -125,6 +111,11 @@ class Attr:
     name: str | None
     type: Type
 
+    @cached_property
+    def whole(self) -> Parts:
+        """Qualifier and name, in small letters, by which it is found."""
+        return (self.qualifier or "").lower(), (self.name or "").lower()
+
 
 @dataclass(frozen=True)
 class Ref:
@@ -142,12 +133,6 @@ class Scope:
     def __init__(self, shown: Iterable[Attr] = (), hidden: Iterable[Attr] = ()) -> None:
         self.shown = tuple(shown)
         self.hidden = tuple(hidden)
-        self._named: dict[str, list[Attr]] = defaultdict(list)
-        for attr in self.shown:
-            if attr.name is not None:
-                self._named[attr.name.lower()].append(attr)
-        self._qualified = _qualified(self.shown)
-        self._behind = _qualified(self.hidden)
 
     @property
     def qualifiers(self) -> list[str]:
@@ -158,17 +143,14 @@ class Scope:
 
     def of(self, qualifier: str) -> list[Attr]:
         """Return what ``qualifier.*`` gives."""
-        low = qualifier.lower()
-        return [
-            a for a in (*self.hidden, *self.shown) if a.qualifier is not None and a.qualifier.lower() == low
-        ]
+        return [a for a in (*self.hidden, *self.shown) if a.whole[0] == qualifier.lower()]
 
     def find(self, parts: Parts) -> list[tuple[Attr, Parts]]:
         """Return the columns that a name may mean, each with the path inside it."""
         head = tuple(part.lower() for part in parts[:2])
-        found = [(attr, parts[2:]) for attr in self._qualified.get(head, [])]
-        found = found or [(attr, parts[1:]) for attr in self._named.get(head[0], [])]
-        return found or [(attr, parts[2:]) for attr in self._behind.get(head, [])]
+        found = [(attr, parts[2:]) for attr in self.shown if attr.whole == head]
+        found = found or [(attr, parts[1:]) for attr in self.shown if attr.whole[1] == head[0]]
+        return found or [(attr, parts[2:]) for attr in self.hidden if attr.whole == head]
 
     @cached_property
     def refs(self) -> list[Ref]:
@@ -185,16 +167,8 @@ class Scope:
 
     def one(self, name: str) -> Attr | None:
         """Return the only shown column of a name, or None."""
-        found = self._named.get(name.lower(), [])
+        found = [attr for attr in self.shown if attr.whole[1] == name.lower()]
         return found[0] if len(found) == 1 else None
-
-
-def _qualified(attrs: Iterable[Attr]) -> dict[Parts, list[Attr]]:
-    found: dict[Parts, list[Attr]] = defaultdict(list)
-    for attr in attrs:
-        if attr.name is not None and attr.qualifier is not None:
-            found[attr.qualifier.lower(), attr.name.lower()].append(attr)
-    return found
 
 
 def paths(attr: Attr) -> Iterator[tuple[Parts, Parts, Type]]:
@@ -219,10 +193,6 @@ def _parts_of(type_: Type, deep: int) -> Iterator[tuple[Parts, Type]]:
             yield (name,), array(part)
 
 
-def requalified(attrs: Iterable[Attr], qualifier: str | None) -> list[Attr]:
-    return [Attr(qualifier, attr.name, attr.type) for attr in attrs]
-
-
 # Choices, names and layout
 
 ALIASES = ["a", "b", "c", "t", "k", "e", "st", "x", "y", "q", "l", "r", "b", "s", "id", "n", "items"]
@@ -236,14 +206,14 @@ _SPOKEN = {"order", "merge", "left", "insert"}
 
 @dataclass(frozen=True)
 class Relation:
-    """Something to select from by name: its columns, and about how many rows it has."""
+    """A table by its name, or a query by its text: its columns, and about how many rows it has."""
 
-    name: str
-    columns: tuple[tuple[str | None, Type], ...]
+    text: str
+    columns: list[tuple[str | None, Type]]
     rows: int = 6
 
 
-BASE = {name: Relation(name, tuple(columns(name))) for name in tables.TABLES}
+BASE = {name: Relation(name, columns(name)) for name in tables.TABLES}
 
 
 class Gen:
@@ -301,7 +271,7 @@ class Gen:
         if self.ctes and self.chance(0.6):
             return self.pick(list(self.ctes.values()))
         relation = self.pick(list(BASE.values()))
-        return self.ctes.get(relation.name.lower(), relation)
+        return self.ctes.get(relation.text.lower(), relation)
 
     def spell(self, parts: Parts) -> str:
         """Return a name as SQL: in another letter case now and then, quoted where needed or at will.

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.sql import cases
-from tests.sql.fuzz import gen
 from tests.sql.fuzz.expressions import (
     compare,
     computed,
@@ -70,7 +70,7 @@ def plain_items(g: Gen, scope: Scope, depth: int) -> list[Item]:
     items = Items(scope)
     drawn = [_plain(g, items, depth) for _ in range(g.number(1, 4))]
     found = [item for item in drawn if item is not None]
-    return found or [Item("1 AS one", [("one", gen.INT)])]
+    return found or [Item("1 AS one", [("one", OF_KIND["int"])])]
 
 
 def _plain(g: Gen, items: Items, depth: int) -> Item | None:
@@ -82,15 +82,15 @@ def _plain(g: Gen, items: Items, depth: int) -> Item | None:
     if form == "struct":
         text = value(g, scope, "struct")
         if g.chance(0.5):
-            return items.named(g, f"to_json({text})", gen.STRING, share=0.6)
-        return items.named(g, text, gen.OTHER, share=0.6)
+            return items.named(g, f"to_json({text})", OF_KIND["string"], share=0.6)
+        return items.named(g, text, OF_KIND["struct"], share=0.6)
     if form == "lateral" and items.aliases:
         name = g.spell((g.pick(items.aliases),))
-        return items.named(g, g.pick(["{} + 1", "coalesce({}, 0)", "-{}", "{}"]).format(name), gen.INT)
+        return items.named(g, g.pick(["{} + 1", "coalesce({}, 0)", "-{}", "{}"]).format(name), OF_KIND["int"])
     if form == "nested":
         if g.chance(0.6):
-            return items.named(g, scalar(g, scope, depth), gen.INT)
-        return items.named(g, subquery_condition(g, scope, depth), gen.BOOL)
+            return items.named(g, scalar(g, scope, depth), OF_KIND["int"])
+        return items.named(g, subquery_condition(g, scope, depth), OF_KIND["bool"])
     if form == "constant":
         kind = g.pick(KINDS[:9])
         return items.named(g, literal(g, kind), OF_KIND[kind], share=0.8)
@@ -170,15 +170,6 @@ def window(g: Gen, scope: Scope) -> tuple[str, Type]:
 
 
 @dataclass
-class Block:
-    """A query: its text, its columns, about how many rows it has."""
-
-    text: str
-    columns: Columns
-    rows: int = 6
-
-
-@dataclass
 class Clauses:
     """What stands behind SELECT, in the order of the text."""
 
@@ -202,7 +193,7 @@ def select(
     want: list[Type] | None = None,
     total: bool = False,
     small: bool = False,
-) -> Block:
+) -> Relation:
     """Return a SELECT whose relations and conditions are nested at most that deep.
 
     It may name columns of ``outer``; it has columns of the types that are wanted, or, as a total, one number.
@@ -213,14 +204,14 @@ def select(
         link = correlated(g, source.scope, outer)
         where += [link] if link else []
     if total:
-        clauses = Clauses([Item(_number(g, source.scope), [(None, gen.BIGINT)])], rows=1)
+        clauses = Clauses([Item(_number(g, source.scope), [(None, OF_KIND["bigint"])])], rows=1)
     elif want is not None:
         clauses = Clauses(wanted_items(g, source.scope, want))
     else:
         clauses = _clauses(g, source.scope, depth)
         _order(g, source.scope, clauses, limited=outer is None)
     rows = min(source.rows, clauses.rows) if clauses.rows else source.rows
-    return Block(_text(g, source.text, where, clauses), clauses.columns, rows)
+    return Relation(_text(g, source.text, where, clauses), clauses.columns, rows)
 
 
 def _where(g: Gen, scope: Scope, pending: list, depth: int) -> list[str]:
@@ -267,7 +258,7 @@ def _grouped(g: Gen, scope: Scope, depth: int) -> Clauses:
         else:
             text = computed(g, scope, "int")
             text = f"({text} + 0)" if text.lstrip("-").isdigit() else text  # a number alone is a position
-            item = items.named(g, text, gen.INT)
+            item = items.named(g, text, OF_KIND["int"])
             keys.append(text)
         chosen.append(item)
     totals = [items.named(g, *aggregate(g, scope)) for _ in range(g.number(0 if g.chance(0.1) else 1, 2))]
@@ -294,7 +285,7 @@ def _group_by(g: Gen, scope: Scope, clauses: Clauses, keys: list[str]) -> None:
     elif form in ("rollup", "cube"):
         texts = f"{form.upper()} ({texts})"
         if g.chance(0.5):
-            clauses.items.append(Item(f"grouping({keys[0]})", [(None, gen.INT)]))
+            clauses.items.append(Item(f"grouping({keys[0]})", [(None, OF_KIND["int"])]))
     elif form == "sets":
         texts = f"GROUPING SETS (({texts}), ({keys[0]}), ())"
     elif form == "alias":
@@ -355,33 +346,25 @@ def query(draw: Callable[[int], int]) -> str:
     return text + (";" if g.chance(0.02) else "")
 
 
-def _statement(g: Gen, depth: int) -> Block:
+def _statement(g: Gen, depth: int) -> Relation:
     if g.chance(0.2):
         return _with(g, depth)
     return _operation(g, depth) if g.chance(0.12) else select(g, depth)
 
 
-def block(
-    g: Gen,
-    depth: int,
-    *,
-    outer: Scope | None = None,
-    want: list[str] | None = None,
-    total: bool = False,
-    small: bool = False,
-) -> Block:
+def block(g: Gen, depth: int, *, want: list[str] | None = None, **how: Any) -> Relation:
     """Return a query for inside another; see :func:`select`."""
     wanted = None if want is None else [OF_KIND[kind] for kind in want]
-    if outer is None and wanted is None and not total and depth >= 0:
+    if wanted is None and how.get("outer") is None and "total" not in how and depth >= 0:
         form = g.weigh(select=86, **{"with": 5, "union": 7})
         if form == "with":
             return _with(g, depth)
         if form == "union":
             return _operation(g, depth, small=True)
-    return select(g, max(depth, 0), outer=outer, want=wanted, total=total, small=small)
+    return select(g, max(depth, 0), want=wanted, **how)
 
 
-def _with(g: Gen, depth: int) -> Block:
+def _with(g: Gen, depth: int) -> Relation:
     """Return a query with CTEs, of which each may name those before it."""
     known, texts = dict(g.ctes), []
     names: set[str] = set()
@@ -393,7 +376,7 @@ def _with(g: Gen, depth: int) -> Block:
         known = {**known, name.lower(): relation}
     with g.within(known):
         body = _operation(g, depth) if g.chance(0.15) else select(g, depth)
-    return Block(g.join([f"WITH {f',{g.gap()}'.join(texts)}", body.text]), body.columns, body.rows)
+    return Relation(g.join([f"WITH {f',{g.gap()}'.join(texts)}", body.text]), body.columns, body.rows)
 
 
 def _common(g: Gen, name: str, depth: int) -> tuple[str, Relation]:
@@ -404,10 +387,10 @@ def _common(g: Gen, name: str, depth: int) -> tuple[str, Relation]:
         columns = [(g.alias(used, ["id", "k", "v", "s", "x", "b", "n"]), type_) for _, type_ in columns]
         listed = f"({', '.join(quote(column) for column, _ in columns)})"
     text = f"{g.quoted(name)}{listed} AS ({inner.text})"
-    return text, Relation(name, tuple(columns), inner.rows)
+    return text, Relation(name, columns, inner.rows)
 
 
-def _operation(g: Gen, depth: int, *, small: bool = False) -> Block:
+def _operation(g: Gen, depth: int, *, small: bool = False) -> Relation:
     left = select(g, depth, small=small)
     want: list[Type] = [type_ for _, type_ in left.columns]
     if any(_unknown(type_) for type_ in want) or "LIMIT" in left.text or len(want) > 12:
@@ -424,7 +407,7 @@ def _operation(g: Gen, depth: int, *, small: bool = False) -> Block:
     if g.chance(0.1) and all(type_.comparable for type_ in want):
         text += f" ORDER BY {', '.join(str(n) for n in range(1, len(want) + 1))} LIMIT {g.pick([2, 5])}"
     columns = [(name, _joined(type_)) for name, type_ in left.columns]
-    return Block(text, columns, left.rows + right.rows)
+    return Relation(text, columns, left.rows + right.rows)
 
 
 def _unknown(type_: Type) -> bool:
@@ -433,4 +416,4 @@ def _unknown(type_: Type) -> bool:
 
 def _joined(type_: Type) -> Type:
     """Return the type of a column of a set operation: strings with numbers meet strings without."""
-    return gen.STRING if type_.kind == "digits" else type_
+    return OF_KIND["string"] if type_.kind == "digits" else type_

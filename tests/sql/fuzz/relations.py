@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tests.sql.fuzz.expressions import condition, equality, linked, literal, ref, subquery_condition
-from tests.sql.fuzz.gen import BIGINT, OF_KIND, OUTPUTS, Attr, Gen, Scope, Type, meet, quote, requalified
+from tests.sql.fuzz.gen import OF_KIND, OUTPUTS, Attr, Gen, Scope, Type, meet, quote
 
 Columns = list[tuple[str | None, Type]]
 MOST_ROWS = 800
@@ -47,11 +47,11 @@ def relation(g: Gen, used: set[str], depth: int) -> From:
 
 def _table(g: Gen, used: set[str], depth: int) -> From:
     relation_ = g.table()
-    text, columns = g.spell((relation_.name,)), list(relation_.columns)
-    if relation_.name.lower() not in used and g.chance(0.45):
-        used.add(relation_.name.lower())
-        return _named(text, relation_.name, columns, relation_.rows)
-    return aliased(g, used, text, columns, relation_.rows, renamed=0.05)
+    text = g.spell((relation_.text,))
+    if relation_.text.lower() not in used and g.chance(0.45):
+        used.add(relation_.text.lower())
+        return _named(text, relation_.text, relation_.columns, relation_.rows)
+    return aliased(g, used, text, relation_.columns, relation_.rows, renamed=0.05)
 
 
 def _named(text: str, alias: str | None, columns: Columns, rows: int) -> From:
@@ -88,13 +88,11 @@ def _bare(g: Gen, used: set[str], depth: int) -> From:
 def _star(g: Gen, used: set[str], depth: int) -> From:
     """A derived table that only passes a table on."""
     inner = g.table()
-    name = g.spell((inner.name,))
-    text = f"(SELECT * FROM {name})"
-    scope = Scope([Attr(inner.name, column, type_) for column, type_ in inner.columns])
-    found = ref(g, scope, ("int",))
+    text = f"SELECT * FROM {g.spell((inner.text,))}"
+    found = ref(g, _named(text, inner.text, inner.columns, inner.rows).scope, ("int",))
     if found is not None and g.chance(0.5):
-        text = f"(SELECT * FROM {name} WHERE {g.spell(found.parts)} > {g.pick('01')})"
-    return aliased(g, used, text, list(inner.columns), inner.rows)
+        text += f" WHERE {g.spell(found.parts)} > {g.pick('01')}"
+    return aliased(g, used, f"({text})", inner.columns, inner.rows)
 
 
 def _values(g: Gen, used: set[str], depth: int) -> From:
@@ -112,7 +110,7 @@ def _values(g: Gen, used: set[str], depth: int) -> From:
 
 def _range(g: Gen, used: set[str], depth: int) -> From:
     call = g.pick(["range(4)", "range(1, 4)", "range(0, 8, 2)"])
-    return aliased(g, used, call, [("id", BIGINT)], 4)
+    return aliased(g, used, call, [("id", OF_KIND["bigint"])], 4)
 
 
 def _lateral(g: Gen, left: From, depth: int) -> From:
@@ -227,7 +225,7 @@ def _group(g: Gen, used: set[str], depth: int) -> From:
     if g.chance(0.3):
         inside = _chain(g, 2, depth, set(), comma=False)
         alias = g.alias(used)
-        scope = Scope(requalified(inside.scope.shown, alias))
-        return From(f"({inside.text}) {g.pick(['', 'AS '])}{g.quoted(alias)}", scope, inside.rows)
+        text = f"({inside.text}) {g.pick(['', 'AS '])}{g.quoted(alias)}"
+        return _named(text, alias, [(a.name, a.type) for a in inside.scope.shown], inside.rows)
     inside = _chain(g, 2, depth, used, comma=False)
     return replace(inside, text=f"({inside.text})")
