@@ -97,26 +97,24 @@ def test_shares_are_exact_over_time(weights: list[int], sizes: list[int], every:
             assert abs(given_[operator] - share * routed) <= len(shares)
 
 
-def test_first_decisions_are_short() -> None:
+@pytest.mark.parametrize(
+    ("shares", "every", "expected"),
+    [
+        ((0.5, 0.5), 10_000, [1024, 4096, 10_000, 10_000, 4880]),
+        # Decisions that repeat grow faster; what splits nothing and is long holds to the batch's end.
+        ((1.0,), 20_000, [1024, 16_384, 32_592]),
+    ],
+)
+def test_first_decisions_are_short(shares: Sequence[float], every: int, expected: list[int]) -> None:
     """Knowledge grows fastest at first: a choice is renewed after 1024 tuples, then 4 times as many."""
-    policy = Answering(lambda c: ((c[0].operator, 0.5), (c[1].operator, 0.5)))
-    routing, lengths, batch = table(policy, every=10_000), [], singletons(30_000)
+    policy = Answering(lambda _: tuple(zip(PROBES, shares, strict=False)))
+    routing, lengths, batch = table(policy, every), [], singletons(sum(expected))
     while batch is not None:
         pieces, batch = routing.route(batch)
         lengths.append(sum(piece.size for _, piece in pieces))
-    assert lengths == [1024, 4096, 10_000, 10_000, 4880]
-    assert policy.asked == 5
+    assert lengths == expected and policy.asked == len(expected)
     route_all(routing, singletons(1, done=1))  # another signature is another decision
-    assert policy.asked == 6
-
-
-def test_decisions_that_repeat_grow_faster() -> None:
-    policy = Answering(lambda c: ((c[0].operator, 1.0),))
-    routing, lengths, batch = table(policy, every=20_000), [], singletons(50_000)
-    while batch is not None:
-        ((_, piece),), batch = routing.route(batch)
-        lengths.append(piece.size)
-    assert lengths == [1024, 16_384, 32_592]  # what splits nothing and is long holds to the batch's end
+    assert policy.asked == len(expected) + 1
 
 
 def test_a_single_operator_needs_no_policy() -> None:
