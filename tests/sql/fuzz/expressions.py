@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tests.sql import cases
 from tests.sql.fuzz.gen import NUMBERS, PLAIN, TEXTS, Attr, Gen, Ref, Scope, fill, meet, quote
@@ -46,19 +47,15 @@ def value(g: Gen, scope: Scope, kind: str, deep: int = 1) -> str:
         found = ref(g, scope, ("map",))
         return g.spell(found.parts) if found else f"map('x', {value(g, scope, 'int', deep - 1)})"
     if deep > 0 and kind in COMPUTED and g.chance(0.35):
-        return _computed(g, scope, kind, deep - 1)
+        return computed(g, scope, kind, deep - 1)
     found = ref(g, scope, (kind,))
     return g.spell(found.parts) if found and g.chance(0.93) else literal(g, kind)
 
 
-def computed(g: Gen, scope: Scope, kind: str) -> str:
-    """Return an expression that is more than a column."""
-    if kind in COMPUTED:
-        return _computed(g, scope, kind, 1)
-    return value(g, scope, kind)
-
-
-def _computed(g: Gen, scope: Scope, kind: str, deep: int) -> str:
+def computed(g: Gen, scope: Scope, kind: str, deep: int = 1) -> str:
+    """Return an expression that is more than a column, where there are such of the kind."""
+    if kind not in COMPUTED:
+        return value(g, scope, kind)
     if kind == "int" and g.chance(0.08):
         return _inside(g, scope)
     return fill(
@@ -68,9 +65,8 @@ def _computed(g: Gen, scope: Scope, kind: str, deep: int) -> str:
 
 
 def _wrapped(text: str) -> str:
-    if text.startswith("("):
-        return f"({text})"
-    return f"({text})" if any(c in text for c in " +-*/|:") and not text.startswith(("'", '"', "`")) else text
+    is_one = text.startswith(("'", '"', "`")) or not any(c in text for c in " +-*/|:")
+    return text if is_one and not text.startswith("(") else f"({text})"
 
 
 def _inside(g: Gen, scope: Scope) -> str:
@@ -249,19 +245,19 @@ def _single(g: Gen, scope: Scope, depth: int, *, joined: bool) -> str:
         keys = [ref(g, scope, KEYS) for _ in range(2 if form == "rows" else 1)]
         if all(keys):
             names = ", ".join(g.spell(key.parts) for key in keys)
-            inner = _block(g, around, depth, [key.type.kind for key in keys])
+            inner = _subquery(g, around, depth, 0.3, want=[key.type.kind for key in keys])
             left = f"({names})" if len(keys) > 1 else names
             word = g.pick(["IN", "IN", "IN", "NOT IN"])
             # Spark's NOT IN beside an OR of an ON overlooks nulls, and of a WHERE it does not.
             return f"{left} {'IN' if joined else word} ({inner})"
-    return f"{g.pick(['', '', 'NOT '])}EXISTS ({_block(g, around, depth, None, always=True)})"
-
-
-def _block(g: Gen, scope: Scope | None, depth: int, want: list[str] | None, *, always: bool = False) -> str:
-    outer = scope if g.chance(0.85 if always else 0.3) else None
-    return g.block(g, depth - 1, outer=outer, want=want, small=True).text
+    return f"{g.pick(['', '', 'NOT '])}EXISTS ({_subquery(g, around, depth, 0.85)})"
 
 
 def scalar(g: Gen, scope: Scope, depth: int) -> str:
-    outer = scope if g.chance(0.5) else None
-    return f"({g.block(g, depth - 1, outer=outer, total=True, small=True).text})"
+    return f"({_subquery(g, scope, depth, 0.5, total=True)})"
+
+
+def _subquery(g: Gen, scope: Scope | None, depth: int, share: float, **how: Any) -> str:
+    """Return a SELECT that may name columns of a scope, so often."""
+    outer = scope if g.chance(share) else None
+    return g.block(g, depth - 1, outer=outer, small=True, **how).text
