@@ -290,43 +290,31 @@ def test_rows_that_hash_alike_are_spread_by_partition(kind):
     assert held.tolist() == [20] * 8
 
 
-def test_a_scan_sends_the_same_in_every_attempt(tmp_path):
-    """Row groups, filters and batches keep the files' order, so that numbers of rows do."""
-    table = pa.table({"k": pa.array(range(1000), pa.int64()), "s": [f"s{n % 7}" for n in range(1000)]})
-    pq.write_table(table, tmp_path / "t.parquet", row_group_size=130)
-    found = open_table(str(tmp_path / "t.parquet"))
-    low = Compare("<", ColumnOf(ColumnRef("t", "k")), Literal(905, pa.int64()), pa.int64())
-    own = splits(found, (low,), ("k", "s"))
-    scan = Scan.of(table.schema, (low,), (own[::2], own[1::2]))
-    task = ScanTask({"t": (scan, Cut(0, SPREADS[0], 1 << 20))}, 100, Sink("test", None, hidden=False))
-    for number in (0, 1):
-        first, second = (list(task(iter([pa.record_batch([pa.array([number])], ["id"])]))) for _ in range(2))
-        assert first == second
-        assert first[0].schema == BLOCK_SCHEMA
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_a_scan_sends_the_same_in_every_attempt(tmp_path, monkeypatch, is_remote):
+    """Row groups, filters and batches keep the files' order, so that numbers of rows do.
 
-
-def test_a_store_that_stalls_changes_nothing_that_a_scan_sends(tmp_path, monkeypatch):
-    """Neither which rows a small relation's filter drops, nor where the others go."""
+    However a store stalls, a small relation's filter drops the same rows, and the others go where they went.
+    """
     key = pa.int64()
     tables = {
-        "t": pa.table({"k": pa.array(range(60_000), key)}),
+        "t": pa.table({"k": pa.array(range(60_000), key), "s": [f"s{n % 7}" for n in range(60_000)]}),
         "s": pa.table({"k": pa.array([n for n in range(60_000) if n % 20], key)}),
     }
-    opened = {}
+    low = Compare("<", ColumnOf(ColumnRef("t", "k")), Literal(54_500, key), key)
+    filters, scans = {"t": (low,), "s": ()}, {}
     for name, table in tables.items():
         pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=1000)
-        opened[name] = splits(open_table(str(tmp_path / f"{name}.parquet")), (), ("k",))
-    scans = {
-        name: replace(Scan.of(t.schema, (), (opened[name],)), is_remote=True) for name, t in tables.items()
-    }
+        own = splits(open_table(str(tmp_path / f"{name}.parquet")), filters[name], tuple(table.schema.names))
+        parts = (own[::2], own[1::2]) if name == "t" else (own,)
+        scans[name] = replace(Scan.of(table.schema, filters[name], parts), is_remote=is_remote)
     relations = tuple(RelationSpec(name, table.schema) for name, table in tables.items())
     join = JoinSpec(relations, (Equality(ColumnRef("t", "k"), ColumnRef("s", "k"), key),))
     reduction = Reduction(join, ((1, scans["s"]),))
-    task = ScanTask(
-        {"t": (scans["t"], Cut(0, SPREADS[0], 1 << 20))}, 16_384, Sink("test", None, hidden=False), reduction
-    )
+    batch, sink = 16_384 if is_remote else 300, Sink("test", None, hidden=False)
+    task = ScanTask({"t": (scans["t"], Cut(0, SPREADS[0], 1 << 20))}, batch, sink, reduction)
     sent, following = [], AheadBatches.__next__
-    for seed in (0, 1):
+    for number, seed in itertools.product((0, 1), (0, 1)):
         stalls = random.Random(seed)
         monkeypatch.setattr(
             AheadBatches,
@@ -335,5 +323,6 @@ def test_a_store_that_stalls_changes_nothing_that_a_scan_sends(tmp_path, monkeyp
                 None if not self._waits and stalls.random() < 0.5 else following(self)
             ),
         )
-        sent.append(list(task(iter([pa.record_batch([pa.array([0])], ["id"])]))))
-    assert sent[0] == sent[1]
+        sent.append(list(task(iter([pa.record_batch([pa.array([number])], ["id"])]))))
+        assert sent[-1][0].schema == BLOCK_SCHEMA
+    assert sent[0] == sent[1] != sent[2] == sent[3]
