@@ -222,6 +222,24 @@ def test_a_wrong_value_is_named(kind, value, said, rules):
     assert said in str(caught.value)
 
 
+_GUISES = [None, True, 0, 1, 1.5, Decimal(1), "1", "2024-01-02", b"x", pd.NA, np.int64(1), uuid.UUID(int=7)]
+
+
+@LAWS
+@given(st.sampled_from(list(LEAVES)), st.lists(st.sampled_from([*_GUISES, dt.date(2024, 1, 2)]), max_size=4))
+def test_a_value_is_taken_whatever_stands_beside_it(kind, given_values):
+    """A column of several Python types has what each value becomes alone, and none that is refused alone."""
+
+    def read(values: list) -> list | None:
+        try:
+            return array_of(values, kind, "x", PYTHON).to_pylist()
+        except Unfit:
+            return None
+
+    alone = [read([value]) for value in given_values]
+    assert read(given_values) == (None if None in alone else [value for (value,) in alone])
+
+
 @pytest.mark.broken_rule
 def test_the_rule_on_fractions_keeps_their_digits():
     """Without it, decimals would pass through floats, and lose what those cannot hold."""
