@@ -226,7 +226,7 @@ _GUISES = [None, True, 0, 1, 1.5, Decimal(1), "1", "2024-01-02", b"x", pd.NA, np
 
 
 @LAWS
-@given(st.sampled_from(list(LEAVES)), st.lists(st.sampled_from([*_GUISES, dt.date(2024, 1, 2)]), max_size=4))
+@given(st.sampled_from(list(LEAVES)), st.lists(st.sampled_from([*_GUISES, dt.date(2024, 1, 2)]), max_size=9))
 def test_a_value_is_taken_whatever_stands_beside_it(kind, given_values):
     """A column of several Python types has what each value becomes alone, and none that is refused alone."""
 
@@ -236,8 +236,17 @@ def test_a_value_is_taken_whatever_stands_beside_it(kind, given_values):
         except Unfit:
             return None
 
-    alone = [read([value]) for value in given_values]
-    assert read(given_values) == (None if None in alone else [value for (value,) in alone])
+    taken = [value for value in given_values if read([value]) is not None]
+    assert read(taken) == [value for each in taken for value in read([each])]
+    assert len(taken) == len(given_values) or read(given_values) is None
+
+
+@pytest.mark.broken_rule
+def test_the_rule_on_columns_of_several_types_brings_them_together(monkeypatch):
+    """Without it, only values of one of the types would be left."""
+    monkeypatch.setattr("millrace.lookups.values.pc.coalesce", lambda first, *_: first)
+    with pytest.raises(AssertionError):
+        test_a_value_is_taken_whatever_stands_beside_it()
 
 
 @pytest.mark.broken_rule
