@@ -119,7 +119,6 @@ class FunctionSession:
 
     def __init__(self, source: FunctionSource, schema: pa.Schema, columns: tuple[str, ...]) -> None:
         self._source = source
-        self._schema = schema
         self._columns = columns
         self._reader = RowReader(schema, columns, _RULES)
         self._threads = Threads(f"function {source.name}")

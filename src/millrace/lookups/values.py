@@ -60,7 +60,7 @@ _NAMES = {
     pa.timestamp("us"): "timestamp_ntz",
 }
 _NULLS = ("Absent", "NaTType", "NAType")  # pandas' two, which is not loaded for them
-_FEW_DIGITS = r"^[+-]?[0-9.]{1,38}$"
+_MOST_DIGITS = 38  # of a decimal
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _MORE_THAN_MICROS = r"(\.\d{6})\d{1,3}"
 
@@ -224,12 +224,9 @@ def _plain(value: Any) -> Any:
 
 
 def _unfit(value: object, kind: pa.DataType, where: str, rules: Rules, error: object = None) -> Unfit:
-    why = "out of range" if isinstance(error, OverflowError) else str(error)
-    known = isinstance(error, OverflowError | _Refused) and why
-    return Unfit(
-        f"column {where!r}: expected {sql_name(kind)}, got {shown(value, rules.scrub)}"
-        f"{f': {why}' if known else ''}"
-    )
+    why = "out of range" if isinstance(error, OverflowError) else error if isinstance(error, _Refused) else ""
+    said = f"column {where!r}: expected {sql_name(kind)}, got {shown(value, rules.scrub)}: {why}"
+    return Unfit(said.removesuffix(": "))
 
 
 def _nested(owns: set[type], values: list[Any], kind: pa.DataType, where: str, rules: Rules) -> pa.Array:
@@ -305,30 +302,32 @@ def _each(function: Callable[[Any], Any], values: list[Any]) -> list[Any]:
 def _floats(own: type, values: list[Any], kind: pa.DataType, rules: Rules) -> pa.Array:
     # Arrow refuses whole numbers that a float does not hold exactly; JSON knows no such difference.
     wide = pa.array(values if issubclass(own, float) else _each(float, values), pa.float64())
-    array = wide.cast(kind)
+    array = wide if kind == wide.type else wide.cast(kind)
     infinite = pc.is_inf(array)
-    if rules.native or own is Named:
-        infinite = pc.and_not(infinite, pc.is_inf(wide))
-    if pc.any(infinite).as_py():  # JSON has no infinite number: it was too large
+    may_be_infinite = rules.native or own is Named  # else it was a number too large for a float
+    if pc.any(infinite).as_py() and not (may_be_infinite and infinite.equals(pc.is_inf(wide))):
         raise OverflowError
     return array
 
 
 def _decimals(own: type, values: list[Any], kind: pa.DataType) -> pa.Array:
-    write = attrgetter("text") if own is Fraction else _write_float if issubclass(own, float) else str
-    texts = pa.array(values if issubclass(own, str) else _each(write, values), pa.string())
-    if pc.all(pc.match_substring_regex(texts, _FEW_DIGITS)).as_py() is False:
-        # Arrow makes 0 of texts with many more digits behind the point than the type has.
-        texts = pa.array(_each(partial(_write_decimal, kind), texts.to_pylist()), pa.string())
-    return texts.cast(kind)
+    if issubclass(own, float):
+        values = _each(attrgetter("text") if own is Fraction else _write_float, values)
+    texts = [str(value) for value in values if value is not None]
+    if max(map(len, texts)) > _MOST_DIGITS or "E" in "".join(texts).upper():
+        # Arrow makes 0 of numbers with many more digits behind the point than the type has.
+        return pa.array(_each(partial(_rescale, kind), values), kind)
+    if issubclass(own, int | Decimal):
+        return pa.array(values, kind)
+    return pa.array(values, pa.string()).cast(kind)
 
 
-def _write_decimal(kind: pa.DataType, text: str) -> str:
+def _rescale(kind: pa.DataType, value: object) -> Decimal:
     """Return a number with exactly as many digits behind the point as a type of decimals has."""
-    exactly = decimal.Context(prec=kind.precision, traps=[decimal.Inexact, decimal.InvalidOperation])
-    if not _DECIMAL.fullmatch(text):
+    if not _DECIMAL.fullmatch(str(value)):
         raise _Refused
-    return format(Decimal(text).quantize(Decimal(1).scaleb(-kind.scale), context=exactly), "f")
+    exactly = decimal.Context(prec=kind.precision, traps=[decimal.Inexact, decimal.InvalidOperation])
+    return Decimal(str(value)).quantize(Decimal(1).scaleb(-kind.scale), context=exactly)
 
 
 def _write_float(value: float) -> str:
