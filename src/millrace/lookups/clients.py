@@ -24,9 +24,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from millrace.limits.secrets import Secrets
-from millrace.lookups.json_text import parse
 from millrace.lookups.source import Refused, shortened
-from millrace.lookups.strict import ABSENT
+from millrace.lookups.values import ABSENT, parse
 
 MAX_REDIRECTS = 5
 MAY_PASS = (408, 425, 429)

@@ -15,7 +15,7 @@ from millrace.errors import InputError, OptionError, near, require
 from millrace.limits.policy import LookupOptions, check_options, settings_of
 from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups import credentials
-from millrace.lookups.json_rows import check_bound, check_columns, check_types
+from millrace.lookups.rows import check_columns, check_schema
 from millrace.lookups.terms import Terms
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ class DatabaseSource:
 
     def check(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> None:
         """Connect, and look for table and columns; see :meth:`millrace.lookups.source.Source.check`."""
-        check_types(schema)
-        check_bound(columns, schema)
+        check_schema(schema, columns)
         check_columns(self.names, schema, "columns")
         require("lookups", self.describe(), "sqlalchemy")
         from millrace.lookups.engines import inspected

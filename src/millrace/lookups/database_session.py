@@ -26,10 +26,10 @@ from sqlalchemy import exc
 
 from millrace.limits.secrets import Secrets
 from millrace.lookups.engines import connected, refused
-from millrace.lookups.json_rows import RowReader
+from millrace.lookups.rows import RowReader
 from millrace.lookups.source import Refused, shortened
-from millrace.lookups.strict import Rules, Unfit
 from millrace.lookups.threads import Threads
+from millrace.lookups.values import Rules, Unfit
 
 if TYPE_CHECKING:
     from millrace.lookups.database import DatabaseSource

@@ -15,12 +15,11 @@ import pyarrow as pa
 from millrace.errors import InputError, OptionError
 from millrace.limits.policy import LookupOptions, check_options, settings_of
 from millrace.limits.secrets import Secrets
-from millrace.lookups.arrow_rows import batch_of
-from millrace.lookups.json_rows import RowReader, check_bound, check_types
+from millrace.lookups.rows import RowReader, check_schema
 from millrace.lookups.source import Refused, shortened
-from millrace.lookups.strict import Rules, Unfit, shown
 from millrace.lookups.terms import Terms
 from millrace.lookups.threads import Threads
+from millrace.lookups.values import Rules, Unfit, shown
 from millrace.predicates.identity import identity_of
 from millrace.predicates.spec import is_coroutine
 
@@ -58,8 +57,7 @@ class FunctionSource:
 
     def check(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> None:
         """Check what is declared, without a call; see :meth:`millrace.lookups.source.Source.check`."""
-        check_types(schema)
-        check_bound(columns, schema)
+        check_schema(schema, columns)
         if not columns and not self.can_scan:
             raise InputError(
                 f"{self.describe()} is no scan: declare one that returns all rows with scan=True"
@@ -121,7 +119,6 @@ class FunctionSession:
 
     def __init__(self, source: FunctionSource, schema: pa.Schema, columns: tuple[str, ...]) -> None:
         self._source = source
-        self._schema = schema
         self._columns = columns
         self._reader = RowReader(schema, columns, _RULES)
         self._threads = Threads(f"function {source.name}")
@@ -202,7 +199,7 @@ class FunctionSession:
                 table = _read_table(piece)
                 if table is not None:
                     frame = _is_frame(piece)
-                    batches.append(batch_of(table, self._schema, key, _RULES, pandas=frame))
+                    batches.append(self._reader.table_batch(table, key, pandas=frame))
                 elif isinstance(piece, Mapping | tuple):
                     rows.append(piece)
                 elif isinstance(piece, list):

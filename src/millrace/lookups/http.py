@@ -20,10 +20,10 @@ from millrace.errors import InputError, OptionError, UnsupportedType, near, requ
 from millrace.limits.policy import LookupOptions, check_options, settings_of
 from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups import credentials, paths
-from millrace.lookups.json_rows import RowReader, check_bound, check_columns, check_types
-from millrace.lookups.strict import IfAbsent, Rules
+from millrace.lookups.rows import RowReader, check_columns, check_schema
 from millrace.lookups.template import base_parts, columns_of, parts, texts_of
 from millrace.lookups.terms import Terms
+from millrace.lookups.values import IfAbsent, Rules
 
 if TYPE_CHECKING:
     from millrace.lookups.http_session import HttpSession
@@ -149,10 +149,9 @@ class HttpSource:
 
     def check(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> None:
         """Find what is wrong without sending a request; see :meth:`millrace.lookups.source.Source.check`."""
-        check_types(schema)
+        check_schema(schema, columns)
         for column in schema:
             _check_maps(column.name, column.type)
-        check_bound(columns, schema)
         self.check_names(columns)
         check_columns(dict(self.columns), schema, "columns")
         self.reader(schema, columns, str)

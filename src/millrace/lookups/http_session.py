@@ -18,9 +18,8 @@ from millrace.errors import InputError
 from millrace.limits.secrets import Secrets
 from millrace.lookups import paths, template
 from millrace.lookups.clients import Client, Request, is_same_host, make_request, parse_url
-from millrace.lookups.json_text import has_decimals
 from millrace.lookups.source import Refused, shortened
-from millrace.lookups.strict import ABSENT, Unfit
+from millrace.lookups.values import ABSENT, Unfit, has_decimals
 
 if TYPE_CHECKING:
     from millrace.lookups.http import HttpSource

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import InputError, require
-from millrace.lookups.strict import ABSENT
+from millrace.lookups.values import ABSENT
 
 if TYPE_CHECKING:
     from jsonpath import JSONPath

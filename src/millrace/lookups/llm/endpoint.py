@@ -18,8 +18,8 @@ from millrace.limits.budget import Usage
 from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups.clients import MAY_PASS, Client, make_request
 from millrace.lookups.credentials import check_url
-from millrace.lookups.json_text import parse
 from millrace.lookups.source import Refused, shortened
+from millrace.lookups.values import parse
 
 
 @dataclass(frozen=True)

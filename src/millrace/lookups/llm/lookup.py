@@ -11,12 +11,11 @@ from pyarrow import types as t
 
 from millrace.errors import InputError, OptionError, near
 from millrace.limits.secrets import Secrets
-from millrace.lookups.json_rows import RowReader, check_bound, check_types
-from millrace.lookups.json_text import has_decimals
 from millrace.lookups.llm.endpoint import Endpoint, Model, Prompt
+from millrace.lookups.rows import RowReader, check_schema
 from millrace.lookups.source import Answered, Refused
-from millrace.lookups.strict import Rules, Unfit
 from millrace.lookups.terms import Terms
+from millrace.lookups.values import Rules, Unfit, has_decimals
 
 _SYSTEM = (
     "You extract data. Answer each with one JSON object with exactly the asked fields; null where the text "
@@ -55,8 +54,7 @@ class ModelSource:
 
     def check(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> None:
         """Check what is declared, without a request; see :meth:`millrace.lookups.source.Source.check`."""
-        check_types(schema)
-        check_bound(columns, schema)
+        check_schema(schema, columns)
         if not columns:
             raise OptionError(f"{self.describe()} is no scan: bind the columns of its prompt")
         for name in self.prompt.columns:
