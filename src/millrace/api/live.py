@@ -9,7 +9,7 @@ import weakref
 import webbrowser
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from millrace.errors import InputError, require
 from millrace.reports.board.board import Board
 from millrace.reports.board.page_server import PageServer
-from millrace.reports.board.query import QueryView, StreamView, View
+from millrace.reports.board.query import RunningQuery, RunningStream
 from millrace.reports.micro_batch import PREFIX
 from millrace.reports.pages import live as drawn
 from millrace.reports.pages.live import Part
@@ -208,10 +208,10 @@ def _json(found: object) -> str:
     return json.dumps(found, ensure_ascii=False, allow_nan=False, default=vars)
 
 
-_SHARED = tuple(each.name for each in fields(View))
+_SHARED = ("number", "title", "state", "error", "seconds", "rows_in", "rows_out", "rate")
 
 
-def _query(view: QueryView) -> dict[str, Any]:
+def _query(view: RunningQuery) -> dict[str, Any]:
     report = view.report
     return {name: getattr(view, name) for name in (*_SHARED, "action", "tasks", "points")} | {
         "tasks_over": view.over,
@@ -234,6 +234,6 @@ def _query(view: QueryView) -> dict[str, Any]:
     }
 
 
-def _stream(view: StreamView) -> dict[str, Any]:
+def _stream(view: RunningStream) -> dict[str, Any]:
     figures = {name: getattr(view, name) for name in (*_SHARED, "late")}
     return figures | {"batches": [batch.to_dict() for batch in view.batches]}
