@@ -19,6 +19,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from millrace.errors import ExecutionError, PredicateError
+from millrace.limits.budget import Spending
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.registration import Address
@@ -436,3 +437,35 @@ def test_missing_values_of_pandas_count_as_rejected():
     ):
         outcome = call(lambda _, given_=given_: given_, [1, 2, 3], kind="pandas")
         assert outcome.truth.tolist() == [KEPT, REJECTED, REJECTED]
+
+
+@pytest.mark.parametrize("waits", [True, pytest.param(False, marks=pytest.mark.broken_rule)])
+def test_one_call_alone_tells_the_price_to_all_tasks(coordinator, monkeypatch, waits):
+    """Also after calls that raise, which tell none; tasks that wait for no price spend at once."""
+    running, crowds, told = [], [], []
+
+    async def priced(x):
+        running.append(x)
+        if not told:
+            crowds.append(len(running))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        running.remove(x)
+        if len(crowds) < 3:
+            raise ValueError("no price")
+        told.append(x)
+        return True
+
+    spec = PredicateSpec("priced", priced, "async", max_cost=99.0, cost=lambda *_: 1.0)
+    if not waits:
+        monkeypatch.setattr(Spending, "may_begin", True)
+    coordinator.register(run := f"price {waits}", [registration_of(spec)])
+
+    def call(task: int) -> None:
+        connect = functools.partial(Client.connect, coordinator.address, f"{run}/{task % 2}/0")
+        with closing(caller_of(spec, PlainValues(), connect)) as one:
+            one.call([pa.array(range(10))])
+
+    with ThreadPoolExecutor(4) as tasks:
+        list(tasks.map(call, range(4)))
+    assert (set(crowds) == {1} and len(crowds) >= 3) == waits
