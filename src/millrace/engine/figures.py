@@ -54,8 +54,8 @@ def summed(figures: Iterable[Added]) -> tuple[Added, ...]:
     """Return the figures of each kind added up, in the order of their first."""
     sums: dict[tuple[Any, ...], Added] = {}
     for one in figures:
-        known = sums.get(one.kind)
-        sums[one.kind] = one if known is None else known + one
+        kind = one.kind
+        sums[kind] = sums[kind] + one if kind in sums else one
     return tuple(sums.values())
 
 
