@@ -25,7 +25,7 @@ from millrace.limits.coordinator import Coordinator
 from millrace.limits.registration import Address
 from millrace.limits.request import Refused
 from millrace.limits.tls import server_context
-from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, asynchronous
+from millrace.predicates import KEPT, RAISED, REJECTED, PredicateSpec, Values, asynchronous
 from millrace.predicates.callers import caller_of
 from millrace.predicates.spec import registration_of
 
@@ -59,7 +59,7 @@ def caller(function, served=None, run="n", kind="async", **options):
     if served is not None:
         served.register(run, [registration_of(spec)])
     connect = served and functools.partial(Client.connect, served.address, f"{run}/0/0")
-    return caller_of(spec, PlainValues(), connect)
+    return caller_of(spec, Values(), connect)
 
 
 def call(function, values, served=None, run="n", **options):
@@ -383,7 +383,7 @@ def test_a_coordinator_out_of_reach_fails_the_call():
 
     nowhere = functools.partial(Client.connect, Address("127.0.0.1", 1, "", server_context()[1]), "run/0/0")
     limited, free = (
-        caller_of(PredicateSpec("p", yes, "async", **limits), PlainValues(), nowhere)
+        caller_of(PredicateSpec("p", yes, "async", **limits), Values(), nowhere)
         for limits in ({"max_in_flight": 1, "retries": 2}, {})
     )
     with closing(limited), pytest.raises(ExecutionError, match=r"127\.0\.0\.1:1\b.*Refused.*`limits_host`"):
@@ -463,7 +463,7 @@ def test_one_call_alone_tells_the_price_to_all_tasks(coordinator, monkeypatch, w
 
     def call(task: int) -> None:
         connect = functools.partial(Client.connect, coordinator.address, f"{run}/{task % 2}/0")
-        with closing(caller_of(spec, PlainValues(), connect)) as one:
+        with closing(caller_of(spec, Values(), connect)) as one:
             one.call([pa.array(range(10))])
 
     with ThreadPoolExecutor(4) as tasks:
