@@ -35,7 +35,7 @@ from millrace.engine.plan.expressions import Call, Column, ColumnRef
 from millrace.engine.policies import POLICIES, Policy, WindowedLottery
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options
-from millrace.predicates.calls import PlainValues
+from millrace.predicates.calls import Values
 
 # Policies over predicates: what correlation and drift do to them, and how soon they converge
 
@@ -307,7 +307,7 @@ def cascaded(settings: Settings, seed: int, *, coarse: bool) -> dict[str, float]
         score, dear, recall=PROMISED, precision=PROMISED, confidence=confidence, kind="arrow"
     )
     sample = table.take(random.choice(rows, settings["sample"], replace=False)).combine_chunks()
-    fitted = made.fit([sample[name].combine_chunks() for name in sample.column_names], PlainValues())
+    fitted = made.fit([sample[name].combine_chunks() for name in sample.column_names], Values())
     backwards = settings.ablated == "backwards"
     arguments = tuple(Column(ColumnRef("t", name)) for name in table.column_names)
     calls = [Call(applied.spec, arguments) for applied in fitted(*table.column_names)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from millrace.engine import peak as _peak  # noqa: F401  # first of all: it notes when loading began
 from millrace.errors import MillraceError
 from millrace.options import Options
 

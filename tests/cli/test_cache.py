@@ -16,7 +16,7 @@ from millrace.limits.client import Client
 from millrace.limits.clock import VirtualClock
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.registration import Registration
-from millrace.predicates import PlainValues, PredicateSpec
+from millrace.predicates import PredicateSpec, Values
 from millrace.predicates.asynchronous import AsyncCaller
 
 DAY = 86_400.0
@@ -85,7 +85,7 @@ def test_predicates_answers_are_shown_too(run, tmp_path):
         return x % 2 == 0
 
     spec = PredicateSpec("even", even, "async", answers=tmp_path / "answers")
-    with closing(AsyncCaller(spec, PlainValues())) as caller:
+    with closing(AsyncCaller(spec, Values())) as caller:
         caller.call([pa.array(range(4))])
     assert listed(run, tmp_path / "answers")["even"]["keys"] == 4
     rows = json.loads(run("cache", "show", str(tmp_path / "answers"), "--json", "-").stdout)

@@ -23,7 +23,7 @@ from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.ledger import LastingSpending, Spendings
 from millrace.limits.registration import Registration
-from millrace.predicates import PlainValues, PredicateSpec
+from millrace.predicates import PredicateSpec, Values
 from millrace.predicates.asynchronous import AsyncCaller
 from millrace.predicates.spec import registration_of
 from millrace.reports.run_report import RunReport
@@ -46,7 +46,7 @@ def test_what_is_counted_is_called(coordinator, most, tasks):
 
     def task(number: int) -> str:
         connect = partial(Client.connect, coordinator.address, f"run/{number % 2}/0") if tasks > 1 else None
-        with closing(AsyncCaller(spec, PlainValues(), connect)) as caller:
+        with closing(AsyncCaller(spec, Values(), connect)) as caller:
             try:
                 caller.call([pa.array(range(10))])
             except BudgetError as error:

@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 from millrace.errors import ExecutionError
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
-from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec
+from millrace.predicates import KEPT, RAISED, REJECTED, PredicateSpec, Values
 from millrace.predicates.asynchronous import AsyncCaller
 from millrace.predicates.identity import identity_of
 from millrace.predicates.spec import registration_of
@@ -42,7 +42,7 @@ def job(request, coordinator):
         if request.param == "shared":
             connect = functools.partial(Client.connect, coordinator.address, f"{name}/0/0")
             coordinator.register(name, [registration_of(spec)])
-        with closing(AsyncCaller(spec, PlainValues(), connect)) as caller:
+        with closing(AsyncCaller(spec, Values(), connect)) as caller:
             return caller.call([pa.array(values, pa.int64())])
 
     return run
@@ -129,7 +129,7 @@ def test_only_the_planning_process_says_where_answers_are(coordinator, tmp_path)
     """A task of a run that is not known there fails, rather than asking what nobody keeps."""
     spec = PredicateSpec("p", one_of_all, "async", answers=tmp_path)
     connect = functools.partial(Client.connect, coordinator.address, "gone/0/0")
-    made = AsyncCaller(spec, PlainValues(), connect)
+    made = AsyncCaller(spec, Values(), connect)
     with closing(made) as caller, pytest.raises(ExecutionError, match="'gone' is not known"):
         caller.call([pa.array([1])])
 

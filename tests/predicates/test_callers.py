@@ -19,12 +19,13 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from millrace.errors import ExecutionError, PredicateError
+from millrace.limits.budget import Spending
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.registration import Address
 from millrace.limits.request import Refused
 from millrace.limits.tls import server_context
-from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, asynchronous
+from millrace.predicates import KEPT, RAISED, REJECTED, PredicateSpec, Values, asynchronous
 from millrace.predicates.callers import caller_of
 from millrace.predicates.spec import registration_of
 
@@ -58,7 +59,7 @@ def caller(function, served=None, run="n", kind="async", **options):
     if served is not None:
         served.register(run, [registration_of(spec)])
     connect = served and functools.partial(Client.connect, served.address, f"{run}/0/0")
-    return caller_of(spec, PlainValues(), connect)
+    return caller_of(spec, Values(), connect)
 
 
 def call(function, values, served=None, run="n", **options):
@@ -382,7 +383,7 @@ def test_a_coordinator_out_of_reach_fails_the_call():
 
     nowhere = functools.partial(Client.connect, Address("127.0.0.1", 1, "", server_context()[1]), "run/0/0")
     limited, free = (
-        caller_of(PredicateSpec("p", yes, "async", **limits), PlainValues(), nowhere)
+        caller_of(PredicateSpec("p", yes, "async", **limits), Values(), nowhere)
         for limits in ({"max_in_flight": 1, "retries": 2}, {})
     )
     with closing(limited), pytest.raises(ExecutionError, match=r"127\.0\.0\.1:1\b.*Refused.*`limits_host`"):
@@ -436,3 +437,35 @@ def test_missing_values_of_pandas_count_as_rejected():
     ):
         outcome = call(lambda _, given_=given_: given_, [1, 2, 3], kind="pandas")
         assert outcome.truth.tolist() == [KEPT, REJECTED, REJECTED]
+
+
+@pytest.mark.parametrize("waits", [True, pytest.param(False, marks=pytest.mark.broken_rule)])
+def test_one_call_alone_tells_the_price_to_all_tasks(coordinator, monkeypatch, waits):
+    """Also after calls that raise, which tell none; tasks that wait for no price spend at once."""
+    running, crowds, told = [], [], []
+
+    async def priced(x):
+        running.append(x)
+        if not told:
+            crowds.append(len(running))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        running.remove(x)
+        if len(crowds) < 3:
+            raise ValueError("no price")
+        told.append(x)
+        return True
+
+    spec = PredicateSpec("priced", priced, "async", max_cost=99.0, cost=lambda *_: 1.0)
+    if not waits:
+        monkeypatch.setattr(Spending, "may_begin", True)
+    coordinator.register(run := f"price {waits}", [registration_of(spec)])
+
+    def call(task: int) -> None:
+        connect = functools.partial(Client.connect, coordinator.address, f"{run}/{task % 2}/0")
+        with closing(caller_of(spec, Values(), connect)) as one:
+            one.call([pa.array(range(10))])
+
+    with ThreadPoolExecutor(4) as tasks:
+        list(tasks.map(call, range(4)))
+    assert (set(crowds) == {1} and len(crowds) >= 3) == waits

@@ -17,7 +17,7 @@ from millrace.errors import ExecutionError, MillraceError, OptionError, Predicat
 from millrace.predicates import cascade
 from millrace.predicates.binomial import tail
 from millrace.predicates.callers import caller_of
-from millrace.predicates.calls import KEPT, REJECTED, PlainValues
+from millrace.predicates.calls import KEPT, REJECTED, Values
 from millrace.predicates.cascade import Maybe, Score, learned
 from millrace.predicates.spec import PredicateSpec
 
@@ -96,9 +96,9 @@ def test_only_unsure_rows_are_asked_about(kind: Any) -> None:
         return x is None
 
     column = pa.array([9, 3, None, 8, 1], pa.int64())
-    maybe = caller_of(PredicateSpec("maybe", Maybe(score, 0.3), called), PlainValues())
+    maybe = caller_of(PredicateSpec("maybe", Maybe(score, 0.3), called), Values())
     assert maybe.call([column]).truth.tolist() == [KEPT] * 4 + [REJECTED]
-    caller = caller_of(PredicateSpec("costly", costly, sure=(score, 0.8)), PlainValues())
+    caller = caller_of(PredicateSpec("costly", costly, sure=(score, 0.8)), Values())
     found = caller.call([column])
     assert (seen, found.calls) == ([3, None, 1], 3)
     assert found.truth[[0, 2, 3, 4]].tolist() == [KEPT, KEPT, KEPT, REJECTED]
@@ -109,7 +109,7 @@ def test_only_unsure_rows_are_asked_about(kind: Any) -> None:
 @pytest.mark.parametrize("wrong", [lambda x: "much", lambda x: [1.0, 2.0]])
 def test_a_score_has_to_be_a_number(wrong: Callable[[Any], Any]) -> None:
     with pytest.raises(PredicateError, match=r"expected a number for each row|expected one a row"):
-        Score(wrong, "row").of([pa.array([1, 2])], PlainValues())
+        Score(wrong, "row").of([pa.array([1, 2])], Values())
 
 
 @pytest.mark.spark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -145,8 +146,8 @@ def test_start_up_is_in_no_modules_time(report, monkeypatch):
     monkeypatch.setattr(start_up, "load_seconds", lambda: loaded[0])
     monkeypatch.setattr(start_up.time, "process_time", lambda: 2.0)
     monkeypatch.setattr(WallClock, "now", lambda self: 10.0 + loaded[0])
-    for name, value in (("_started", 0.0), ("_before", None)):
-        monkeypatch.setattr(start_up, name, value)
+    for name in ("_started", "_before", "_imported"):
+        monkeypatch.setattr(start_up, name, 0.0)
     start_up.begin_task()
     before = start_up.work_time(WallClock())
     loaded[0] = 5.0
@@ -154,6 +155,25 @@ def test_start_up_is_in_no_modules_time(report, monkeypatch):
     told = RunReport({"b": [replace(FIRST, start_seconds=start_up.start_seconds()), SECOND]})
     start_up.begin_task()
     assert start_up.start_seconds() == 0 and "start-up: 7 s" in str(told) and "start-up" not in str(report)
+
+
+def test_what_spark_did_in_a_worker_before_is_no_start_up():
+    """Of a worker that is used again; loading Millrace is, and what was forked has been loaded elsewhere."""
+    worker = """
+import os, sys, time
+sum(range(10**7))  # a task of Spark's own
+before = time.process_time()
+from millrace.spark import tasks
+from millrace.engine.start_up import begin_task, start_seconds
+child = os.fork()
+began = time.process_time()
+begin_task()
+print(start_seconds(), began - before, flush=True)
+os._exit(0) if child == 0 else os.waitpid(child, 0)
+"""
+    told = subprocess.run([sys.executable, "-c", worker], capture_output=True, text=True, check=True)
+    forked, (started, loading) = sorted([*map(float, line.split())] for line in told.stdout.splitlines())
+    assert forked[0] == 0 and 0.5 * loading < started < loading + 0.01
 
 
 def test_runs_are_compared(report):

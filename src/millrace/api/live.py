@@ -7,9 +7,9 @@ import json
 import threading
 import weakref
 import webbrowser
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from millrace.errors import InputError, require
 from millrace.reports.board.board import Board
 from millrace.reports.board.page_server import PageServer
-from millrace.reports.board.query import QueryView, StreamView, View
+from millrace.reports.board.query import RunningQuery, RunningStream
 from millrace.reports.micro_batch import PREFIX
 from millrace.reports.pages import live as drawn
 from millrace.reports.pages.live import Part
@@ -208,32 +208,30 @@ def _json(found: object) -> str:
     return json.dumps(found, ensure_ascii=False, allow_nan=False, default=vars)
 
 
-_SHARED = tuple(each.name for each in fields(View))
+_SHARED = ("number", "title", "state", "error", "seconds", "rows_in", "rows_out", "rate")
 
 
-def _query(view: QueryView) -> dict[str, Any]:
+def _listed(figures: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
+    return [asdict(each) | {"block": block} for block, each in figures]
+
+
+def _query(view: RunningQuery) -> dict[str, Any]:
     report = view.report
     return {name: getattr(view, name) for name in (*_SHARED, "action", "tasks", "points")} | {
         "tasks_over": view.over,
         "tasks_planned": view.planned,
-        "orders": [
-            asdict(trace) | {"block": block}
-            for block, cell in report.cells()
-            for trace in cell.traces
-            if trace.changes
-        ],
+        "orders": _listed((b, each) for b, cell in report.cells() for each in cell.traces if each.changes),
         "modules": [
-            asdict(entry)
-            | {"block": block, "selectivity": entry.tuples_out / entry.tuples_in if entry.tuples_in else None}
-            for block, entry in report.modules()
+            one | {"selectivity": one["tuples_out"] / one["tuples_in"] if one["tuples_in"] else None}
+            for one in _listed(report.modules())
         ],
-        "state_held": [asdict(entry) | {"block": block} for block, entry in report.state()],
+        "state_held": _listed(report.state()),
         "lookups": [asdict(entry) for entry in report.lookups],
         "calls": [asdict(entry) for entry in report.calls],
         "budgets": [vars(entry) for entry in report.budgets],
     }
 
 
-def _stream(view: StreamView) -> dict[str, Any]:
+def _stream(view: RunningStream) -> dict[str, Any]:
     figures = {name: getattr(view, name) for name in (*_SHARED, "late")}
     return figures | {"batches": [batch.to_dict() for batch in view.batches]}

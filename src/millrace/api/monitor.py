@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from millrace.errors import MillraceError
 from millrace.reports.comparison import compare
+from millrace.reports.pages.files import is_notebook
 from millrace.spark.frames import Carried, End, latest, query_of, tasks_of, unwatch, watch
 from millrace.spark.session import alive, is_connect, session_of
 
@@ -272,12 +273,6 @@ def display_lock() -> Iterator[bool]:
     finally:
         if is_free:
             _displaying.release()
-
-
-def is_notebook() -> bool:
-    """Whether this runs in a kernel, below whose cells things are shown."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return shell is not None and getattr(shell, "kernel", None) is not None
 
 
 def is_seen() -> bool:

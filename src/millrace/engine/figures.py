@@ -27,7 +27,7 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Mapping:
         return lambda raw: {name: _reader(parts[1])(value) for name, value in dict(raw).items()}
-    if origin is tuple and (is_dataclass(parts[0]) or get_origin(parts[0]) is tuple):
+    if origin in (tuple, Iterable) and (is_dataclass(parts[0]) or get_origin(parts[0]) is tuple):
         return lambda raw: tuple(map(_reader(parts[0]), raw))
     return tuple if origin is tuple else lambda raw: raw
 
@@ -54,8 +54,8 @@ def summed(figures: Iterable[Added]) -> tuple[Added, ...]:
     """Return the figures of each kind added up, in the order of their first."""
     sums: dict[tuple[Any, ...], Added] = {}
     for one in figures:
-        known = sums.get(one.kind)
-        sums[one.kind] = one if known is None else known + one
+        kind = one.kind
+        sums[kind] = sums[kind] + one if kind in sums else one
     return tuple(sums.values())
 
 

@@ -6,7 +6,11 @@ Spark's workers run many tasks, and a report is about one. Only Linux can be tol
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
+
+IMPORTED = time.process_time()
+"""Processor time that the process had taken when it began to load Millrace, which loads this file first."""
 
 _STATUS = "/proc/{}/status"
 _CLEAR = Path("/proc/self/clear_refs")

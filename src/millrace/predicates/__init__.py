@@ -4,7 +4,7 @@ Here is nothing of eddies or Spark. The invariant: what a call raises is an outc
 for another predicate may reject the row. Whoever ran all predicates of a row says what the failure means.
 """
 
-from millrace.predicates.calls import KEPT, RAISED, REJECTED, Caller, Failure, Outcome, PlainValues, Values
+from millrace.predicates.calls import KEPT, RAISED, REJECTED, Caller, Failure, Outcome, Values
 from millrace.predicates.spec import KINDS, PredicateSpec, is_coroutine
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "Caller",
     "Failure",
     "Outcome",
-    "PlainValues",
     "PredicateSpec",
     "Values",
     "is_coroutine",

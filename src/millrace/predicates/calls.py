@@ -16,33 +16,23 @@ REJECTED, KEPT, RAISED = 0, 1, 2
 _OURS = ("millrace.predicates", "millrace.limits", "tenacity", "concurrent.futures")
 
 
-class Values(Protocol):
-    """Turns Arrow columns into arguments; frozen and picklable, for it travels to the tasks."""
-
-    def objects(self, columns: Sequence[pa.Array]) -> list[list[Any]]:
-        """Return the values of each column as Python objects."""
-
-    def series(self, columns: Sequence[pa.Array]) -> list[Any]:
-        """Return one pandas Series (or DataFrame, for a struct) a column."""
-
-    def arrays(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
-        """Return the arrays as the function expects them."""
-
-
 @dataclass(frozen=True)
-class PlainValues:
-    """Arrow's own conversions, for use without Spark."""
+class Values:
+    """Turns Arrow columns into arguments, as Arrow does; Spark has conversions of its own.
+
+    Frozen and picklable, for it travels to the tasks.
+    """
 
     def objects(self, columns: Sequence[pa.Array]) -> list[list[Any]]:
         """Return the values of each column as Python objects."""
         return [column.to_pylist() for column in columns]
 
     def series(self, columns: Sequence[pa.Array]) -> list[Any]:
-        """Return one pandas Series a column."""
+        """Return one pandas Series (or DataFrame, for a struct) a column."""
         return [column.to_pandas() for column in columns]
 
     def arrays(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
-        """Return the arrays unchanged."""
+        """Return the arrays as the function expects them."""
         return list(columns)
 
 

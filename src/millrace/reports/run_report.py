@@ -188,16 +188,8 @@ class RunReport:
             raw = json.loads(text)
             if raw["schema"] != SCHEMA:
                 raise InputError(f"the report has schema {raw['schema']!r}: expected {SCHEMA}")
-            return cls(
-                {
-                    name: [read(CellFigures, cell) for cell in each["cells"]]
-                    for name, each in raw["blocks"].items()
-                },
-                read(Planned, raw["planned"]),
-                tuple(read(LookupProgress, each) for each in raw["lookups"]),
-                tuple(read(Spent, each) for each in raw.get("budgets", ())),
-                tuple(read(LookupProgress, each) for each in raw.get("calls", ())),
-            )
+            cells = {name: block["cells"] for name, block in raw["blocks"].items()}
+            return read(cls, {**raw, "blocks": cells})
         except (ValueError, TypeError, KeyError) as error:
             if isinstance(error, InputError):
                 raise

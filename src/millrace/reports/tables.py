@@ -28,11 +28,12 @@ _OPEN = 12
 
 
 class Figure(NamedTuple):
-    """What people call a figure, how it is written, and what it means."""
+    """What people call a figure, how it is written, what it means, and whether it is words in lines."""
 
     label: str
     show: Callable[[Any], str] = count
     about: str = ""
+    is_words: bool = False
 
 
 FIGURES = {
@@ -40,6 +41,13 @@ FIGURES = {
     "action": Figure("does", str),
     "name": Figure("name", str),
     "way": Figure("way", str, "The modules that tuples went through, in this order."),
+    "when": Figure("when", str),
+    "before": Figure("from", str, is_words=True),
+    "after": Figure("to", str, is_words=True),
+    "why": Figure("why: what was known of the two modules", str, is_words=True),
+    "followed": Figure("followed by", share, "Of the cell's tuples, those that came until the next change."),
+    "option": Figure("option", str),
+    "value": Figure("value", str, is_words=True),
     "what": Figure("figure", str),
     "first": Figure("first", str),
     "second": Figure("second", str),
@@ -111,11 +119,15 @@ WORDS = {
 
 
 class Bar(NamedTuple):
-    """A row with a bar: what it is, the bar's length from 0 to 1, and the texts beside it."""
+    """A row with a bar: what it is, the bar's length from 0 to 1, and the texts beside it.
+
+    ``number`` is that of its marker in the chart above; 0 without one.
+    """
 
     name: str
     length: float
     texts: tuple[str, ...]
+    number: int = 0
 
 
 class Table(NamedTuple):
@@ -146,11 +158,12 @@ def table(
     *,
     more: int = 0,
     most: int = MOST_ROWS,
+    numbered: int = 0,
 ) -> Table | None:
     """Return a table of figures by name, the first of which names the row; None without rows.
 
     Bars are shares of 1, or of the largest. A column without any value is left out. ``more`` rows are in the
-    data alone.
+    data alone. Rows that are ``numbered`` have markers in a chart, and they alone are open.
     """
     if not rows:
         return None
@@ -162,11 +175,12 @@ def table(
             FIGURES[first].show(row[first]),
             (row.get(bar) or 0.0) / whole,
             tuple("" if row[name] is None else FIGURES[name].show(row[name]) for name in shown),
+            number if number <= numbered else 0,
         )
-        for row in rows[:most]
+        for number, row in enumerate(rows[:most], 1)
     ]
     more += len(rows) - len(bars)
-    opened = _OPEN if len(bars) > _OPEN + 3 else len(bars)
+    opened = numbered or (_OPEN if len(bars) > _OPEN + 3 else len(bars))
     told = f"{more:,} more are in the data." if more else ""
     heads = tuple(FIGURES[name] for name in (first, *shown))
     return Table(caption, heads, tuple(bars[:opened]), tuple(bars[opened:]), told)

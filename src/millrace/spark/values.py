@@ -31,7 +31,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import VariantVal
 
 from millrace.errors import PredicateError
-from millrace.predicates import KEPT, REJECTED
+from millrace.predicates import KEPT, REJECTED, Values
 from millrace.predicates.truth import Truth, array_truth, strict
 from millrace.spark.session import SessionConf
 
@@ -54,7 +54,7 @@ def spark_values(spark: SparkSession) -> SparkValues:
 
 
 @dataclass(frozen=True)
-class SparkValues:
+class SparkValues(Values):
     """Spark's conversions of arguments, timestamps in the session's zone for pandas and Arrow functions."""
 
     timezone: str

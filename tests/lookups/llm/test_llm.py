@@ -26,7 +26,7 @@ from millrace.lookups.llm.endpoint import Model, Prompt
 from millrace.lookups.llm.filtering import ModelFilter
 from millrace.lookups.llm.lookup import ModelSource
 from millrace.lookups.terms import Terms
-from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues
+from millrace.predicates import KEPT, RAISED, REJECTED, Values
 from millrace.predicates.asynchronous import AsyncCaller
 from millrace.predicates.spec import registration_of
 from tests.limits.service import Served
@@ -109,7 +109,7 @@ def looking(server, schema, **how):
 
 def outcome(predicate, values):
     """What a caller of its own finds."""
-    with closing(AsyncCaller(predicate.spec, PlainValues())) as caller:
+    with closing(AsyncCaller(predicate.spec, Values())) as caller:
         return caller.call([pa.array(values, pa.int64())])
 
 
@@ -187,7 +187,7 @@ def test_a_budget_of_money_holds_from_the_first_request_on(mood, most, tasks, ba
     """Over all tasks: a request alone tells its price, 16 of a million a row, or that nobody tells it."""
 
     def task(number: int) -> str:
-        with closing(AsyncCaller(predicate.spec, PlainValues(), connect)) as caller:
+        with closing(AsyncCaller(predicate.spec, Values(), connect)) as caller:
             with pytest.raises(BudgetError) as told:
                 caller.call([pa.array(range(200 * number, 200 * number + 200))])
             return str(told.value)

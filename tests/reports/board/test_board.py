@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from millrace.errors import InputError, SetupError
 from millrace.limits.clock import VirtualClock
 from millrace.limits.messages import Figures
 from millrace.limits.progress import LookupProgress
-from millrace.reports.board import telling
+from millrace.reports.board import board as live_board, query, telling
 from millrace.reports.board.board import MOST_QUERIES, Board
 from millrace.reports.board.page_server import PageServer
 from millrace.reports.board.query import MOST_TASKS, Series, added
@@ -140,8 +141,34 @@ def test_what_a_cancelled_action_leaves_is_no_query(board, clock):
     assert [(each.state, each.rows_in) for each in board.queries()] == [("running", 3), ("failed", 10)]
 
 
-def test_memory_is_bounded(board):
+def test_tasks_tell_while_figures_are_read(clock, monkeypatch):
+    """Nobody waits for a page that is drawn, whether tasks or Spark brought the figures."""
+    ended: dict[str, bytes] = {}
+    board, heard, read = Board(clock, lambda _: ended), [], query.unpacked
+    board.known(TITLE, {"run": "a"}, lambda: None)
+    board.begun("count", ["run"])
+    tell(board, "cell 0", 10)
+    ended["cell 1"] = packed(5)
+
+    def reading(text: bytes) -> CellFigures | None:
+        task = threading.Thread(target=tell, args=(board, "cell 2", 5 + len(heard)))
+        task.start()
+        task.join(5)
+        heard.append(not task.is_alive())
+        return read(text)
+
+    for module in (query, live_board):
+        monkeypatch.setattr(module, "unpacked", reading)
+    (view,) = board.queries()
+    assert (view.rows_in, len(view.report.blocks["a"])) == (20, 3)
+    assert heard == [True] * 3
+
+
+def test_memory_is_bounded(clock):
     """Tasks beyond a number are summed up, old queries let go; no row is lost from the sums."""
+    ended: dict[str, bytes] = {}
+    board = Board(clock, lambda _: dict(ended))
+    board.known(TITLE, {"run": "a"}, lambda: None)
     board.begun("count", ["run"])
     count = 2 * MOST_TASKS + 5
     for task in range(count):
@@ -155,7 +182,8 @@ def test_memory_is_bounded(board):
     assert (select.tuples_in, select.evaluated) == (10 * count, 10 * count)
 
     for _ in range(2):  # Spark brings what a task has told, and one that was too many worked on
-        board._queries[0].finished("run", {f"cell {task}": packed(10) for task in range(count)}, 1.0)
+        ended |= {f"cell {task}": packed(10) for task in range(count)}
+        board.queries()
     tell(board, "cell 0", 15)
     (view,) = board.queries()
     assert (view.tasks, view.rows_in, view.rows_out) == (count, 10 * count + 5, 5 * count + 2)
@@ -341,7 +369,7 @@ def told(board, **wanted):
 
     def found():
         (view,) = board.queries()
-        return view if wanted.items() <= vars(view).items() else None
+        return view if all(getattr(view, name) == value for name, value in wanted.items()) else None
 
     return wait_for(found, 10)
 

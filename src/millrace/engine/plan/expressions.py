@@ -21,11 +21,11 @@ from typing import Any, Literal as OneOf, TypeVar, cast
 
 import pyarrow as pa
 
-from millrace.predicates import PlainValues, PredicateSpec, Values
+from millrace.predicates import PredicateSpec, Values
 
 T = TypeVar("T")
 
-_PLAIN = PlainValues()
+_PLAIN = Values()
 
 Part = OneOf["year", "quarter", "month", "week", "day", "dayofyear", "dayofweek", "weekday"]
 ArithmeticOp = OneOf["+", "-", "*", "&"]

@@ -12,7 +12,7 @@ from millrace.errors import MillraceError
 from millrace.limits.clock import Clock, WallClock
 from millrace.limits.messages import Figures, JoinBoard, Message
 from millrace.limits.session import Session
-from millrace.reports.board.query import Beside, QueryView, Running, StreamRunning, StreamView, unpacked
+from millrace.reports.board.query import RunningQuery, RunningStream, unpacked
 from millrace.reports.run_report import RunReport
 
 if TYPE_CHECKING:
@@ -33,10 +33,14 @@ Finished = Callable[[str], Mapping[str, bytes]]
 """Returns the figures of a run's tasks that have ended, compressed, by task."""
 
 
+Status = Callable[[], RunReport | None]
+"""Returns what is known beside figures: the plan, lookups, budgets; None once the query is gone."""
+
+
 class _Known(NamedTuple):
     title: str
     runs: Mapping[str, str]
-    beside: Beside
+    status: Status
     tasks: Mapping[str, int]
 
 
@@ -49,32 +53,32 @@ class Board:
         self._lock = threading.RLock()
         self._numbers = count(1)
         self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._queries: deque[Running] = deque()
-        self._streams: OrderedDict[str, StreamRunning] = OrderedDict()
+        self._queries: deque[RunningQuery] = deque()
+        self._streams: OrderedDict[str, RunningStream] = OrderedDict()
 
     def known(
-        self, title: str, runs: Mapping[str, str], beside: Beside, tasks: Mapping[str, int] | None = None
+        self, title: str, runs: Mapping[str, str], status: Status, tasks: Mapping[str, int] | None = None
     ) -> None:
         """Note a query that was planned.
 
         People know it by its title. ``runs`` has names of its blocks and filters, by run. ``tasks`` is how
-        many tasks each run has at most, where that is known. See :data:`millrace.reports.board.query.Beside`.
+        many tasks each run has at most, where that is known.
         """
         with self._lock:
-            made = _Known(title, runs, beside, tasks or {})
+            made = _Known(title, runs, status, tasks or {})
             for run in runs:
                 self._known[run] = made
                 self._known.move_to_end(run)
             while len(self._known) > _MOST_KNOWN:
                 self._known.popitem(last=False)
 
-    def begun(self, action: str, runs: Iterable[str]) -> Running | None:
+    def begun(self, action: str, runs: Iterable[str]) -> RunningQuery | None:
         """Note the beginning of an action on queries; returns what :meth:`ended` wants, if they are known."""
         with self._lock:
             known = list({id(each): each for run in runs if (each := self._known.get(run))}.values())
             return self._add(action, known) if known else None
 
-    def ended(self, query: Running, error: BaseException | None = None) -> None:
+    def ended(self, query: RunningQuery, error: BaseException | None = None) -> None:
         self._refresh([query])
         with self._lock:
             query.end(self._clock.now(), error)
@@ -102,7 +106,7 @@ class Board:
         with self._lock:
             found = self._streams.get(batch.run)
             if found is None:
-                found = self._streams[batch.run] = StreamRunning(next(self._numbers), self._clock.now())
+                found = self._streams[batch.run] = RunningStream(next(self._numbers), self._clock.now())
             found.batch(batch, self._clock.now())
             while len(self._streams) > MOST_STREAMS:
                 ended = (run for run, stream in self._streams.items() if not stream.is_running)
@@ -114,8 +118,8 @@ class Board:
             if run in self._streams:
                 self._streams[run].end(self._clock.now(), error)
 
-    def queries(self) -> list[QueryView]:
-        """Return the queries, those that began last first."""
+    def queries(self) -> list[RunningQuery]:
+        """Return copies of the queries, those that began last first."""
         with self._lock:
             running = [query for query in self._queries if query.is_running]
         self._refresh(running)
@@ -123,30 +127,32 @@ class Board:
             now = self._clock.now()
             for query in self._queries:
                 query.look(now)
-            return [query.view(now) for query in reversed(self._queries)]
+            return [query.copied(now) for query in reversed(self._queries)]
 
-    def streams(self) -> list[StreamView]:
-        """Return the streams, those that began last first."""
+    def streams(self) -> list[RunningStream]:
+        """Return copies of the streams, those that began last first."""
         with self._lock:
             now = self._clock.now()
-            return [stream.view(now) for stream in reversed(self._streams.values())]
+            return [stream.copied(now) for stream in reversed(self._streams.values())]
 
-    def _refresh(self, queries: Iterable[Running]) -> None:
-        """Ask for what tasks do not tell; not under the lock, for others have to answer."""
+    def _refresh(self, queries: Iterable[RunningQuery]) -> None:
+        """Ask for what tasks do not tell, and read it; not under the lock, for others have to tell."""
         for query in queries:
-            entries = {run: self._finished(run) for run in query.runs}
+            ended = [(run, *each) for run in query.runs for each in self._finished(run).items()]
             with self._lock:
+                ended = [each for each in ended if query.is_new(*each)]
                 known = {id(k): k for run in query.runs if (k := self._known.get(run))}.values()
-            found = [told for each in known if (told := _asked(each.beside)) is not None]
+            figures = [unpacked(packed) for _, _, packed in ended]
+            found = [told for each in known if (told := _asked(each.status)) is not None]
             with self._lock:
                 if not query.is_running:
                     continue
-                for run, finished in entries.items():
-                    query.finished(run, finished, self._clock.now())
+                for each, read in zip(ended, figures, strict=True):
+                    query.finished(*each, read)
                 if found:
-                    query.report = RunReport.of_parts(found)
+                    query.status = RunReport.of_parts(found)
 
-    def _of(self, run: str, task: str) -> Running | None:
+    def _of(self, run: str, task: str) -> RunningQuery | None:
         """Return the action that a task works for; one that was cancelled has ended before its tasks do."""
         running = [query for query in self._queries if run in query.runs and query.is_running]
         found = running or [query for query in self._queries if query.awaits(run, task)]
@@ -158,7 +164,7 @@ class Board:
         began = self._clock.now() - (0.0 if figures is None else figures.seconds)
         return any(query.ended_after(run, began) for query in self._queries)
 
-    def _add(self, action: str, known: list[_Known]) -> Running:
+    def _add(self, action: str, known: list[_Known]) -> RunningQuery:
         runs = {run: name for each in known for run, name in each.runs.items()}
         if len(known) > 1 and len(set(runs.values())) < len(runs):  # names are those of one query each
             runs = {run: f"{n}: {name}" for n, each in enumerate(known, 1) for run, name in each.runs.items()}
@@ -166,7 +172,7 @@ class Board:
         before = {run: self._finished(run) for run in runs}
         tasks = {run: count for each in known for run, count in each.tasks.items()}
         planned = sum(tasks.values()) if tasks.keys() == runs.keys() else None
-        made = Running(next(self._numbers), title, action, runs, self._clock.now(), before, planned)
+        made = RunningQuery(next(self._numbers), title, action, runs, self._clock.now(), before, planned)
         self._queries.append(made)
         while len(self._queries) > MOST_QUERIES:
             self._queries.remove(next((q for q in self._queries if not q.is_running), self._queries[0]))
@@ -202,8 +208,8 @@ class TaskFigures(Session):
         self._board.left(self._run, self._task)
 
 
-def _asked(beside: Beside) -> RunReport | None:
+def _asked(status: Status) -> RunReport | None:
     try:
-        return beside()
+        return status()
     except MillraceError:  # the coordinator has ended, say: the rest is shown all the same
         return None

@@ -1,6 +1,7 @@
 """What runs: an action on a query, by what its tasks have told, and a stream, by its latest micro-batches.
 
-Both are bounded, whatever the number of tasks and batches.
+Both are bounded, whatever the number of tasks and batches. Whoever calls them holds the board's lock. What is
+shown is a copy, which nobody changes, and which reads what tasks have sent when it is asked.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import json
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from copy import copy
+from dataclasses import fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
 
 from millrace.engine.figures import CellFigures, Counts
 from millrace.limits.messages import Figures
@@ -81,43 +84,33 @@ class Series:
         return (last[1] - first[1]) / span if span > 0 else 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class View:
-    """A query or a stream as it is shown."""
+class Running:
+    """What runs, from ``began`` on, until it ends.
 
-    number: int  # of the action or the stream, in this process
-    title: str  # the query, the predicates, or the stream's name
-    state: str  # "running", "done" or "failed"
-    error: str  # first line of what it failed with
-    seconds: float  # since it began, until it ended
-    rows_in: int  # that tasks have read; of a stream, those in time
-    rows_out: int  # that eddies have given out
-    rate: float  # rows read a second, of late; of a query that has ended, over its whole time
+    Attributes:
+        number: Of the action or the stream, in this process.
+        title: The query, the predicates, or the stream's name.
+        state: ``"running"``, ``"done"`` or ``"failed"``.
+        error: First line of what it failed with.
+        rows_in: That tasks have read; of a stream, those in time.
+        rows_out: That eddies have given out.
+    """
 
-
-@dataclass(frozen=True, kw_only=True)
-class QueryView(View):
-    """An action on a query."""
-
-    action: str  # "collect", for example; "" where another DataFrame's action runs it
-    tasks: int  # that have told
-    over: int  # of these, the ones that have ended
-    planned: int | None  # that may tell in all; None where that is not known, or the query has ended
-    points: tuple[tuple[float, int, int], ...]  # seconds, rows in and out
-    report: RunReport  # figures so far, with what is known of lookups and budgets
-
-
-class Followed:
-    """What runs from ``now`` on, until it ends."""
-
-    def __init__(self, number: int, now: float) -> None:
-        self.number, self._began = number, now
+    def __init__(self, number: int, title: str, began: float) -> None:
+        self.number, self.title = number, title
         self.state, self.error = "running", ""
+        self.rows_in = self.rows_out = 0
+        self._began = self._now = began
         self._ended: float | None = None
 
     @property
     def is_running(self) -> bool:
         return self.state == "running"
+
+    @property
+    def seconds(self) -> float:
+        """Since it began, until it ended or the copy was made."""
+        return max(0.0, (self._now if self._ended is None else self._ended) - self._began)
 
     def end(self, now: float, error: BaseException | str | None = None) -> None:
         self.state = "done" if error is None else "failed"
@@ -126,24 +119,40 @@ class Followed:
         self.error = ": ".join(filter(None, (kind, text)))[:_LONGEST]
         self._ended = now
 
-    def _shown(self, now: float) -> dict[str, Any]:
-        """Return what a view has of all that runs."""
-        seconds = max(0.0, (now if self._ended is None else self._ended) - self._began)
-        return {"number": self.number, "state": self.state, "error": self.error, "seconds": seconds}
+    def copied(self, now: float) -> Self:
+        """Return what is to be shown of it."""
+        made = copy(self)
+        vars(made).update(_now=now)
+        return made
 
 
-@dataclass
 class _Task:
-    told: Figures
-    read: CellFigures | None = None
+    """What a task has told last; read when it is wanted."""
+
+    def __init__(self, told: Figures, figures: CellFigures | None = None) -> None:
+        self.told, self._figures = told, figures
+
+    def read(self) -> CellFigures | None:
+        self._figures = self._figures or unpacked(self.told.packed)
+        return self._figures
 
 
-class Running(Followed):
-    """One action on a query; whoever calls holds the board's lock.
+class RunningQuery(Running):
+    """One action on a query.
 
     ``runs`` are names of blocks and filters by run, ``before`` figures of tasks of earlier actions, which do
-    not count. ``planned`` are the tasks of all its runs, at most; None where that is not known.
+    not count.
+
+    Attributes:
+        action: ``"collect"``, for example; "" where another DataFrame's action runs it.
+        planned: Tasks that may tell in all; None where that is not known, or the query has ended.
+        tasks: That have told.
+        status: What is known beside figures.
+        points: Of a copy: ``(seconds, rows in, rows out)``.
     """
+
+    points: tuple[tuple[float, int, int], ...] = ()
+    _latest_rate = 0.0
 
     def __init__(
         self,
@@ -155,16 +164,16 @@ class Running(Followed):
         before: Mapping[str, Mapping[str, bytes]],
         planned: int | None = None,
     ) -> None:
-        super().__init__(number, now)
-        self.title, self.action, self.runs = title, action, dict(runs)
-        self.report = RunReport()
-        self._planned, self._heard = planned, now
+        super().__init__(number, title, now)
+        self.action, self.runs, self.planned = action, dict(runs), planned
+        self.status = RunReport()
+        self.tasks = 0
+        self._heard = now
         self._before = {run: dict(entries) for run, entries in before.items()}
         self._tasks: dict[tuple[str, str], _Task] = {}
         self._here: set[tuple[str, str]] = set()
         self._folded: dict[str, CellFigures] = {}  # of tasks that are not kept one by one
         self._rows: dict[tuple[str, str], tuple[int, int]] = {}  # in and out, of every task
-        self._seen = self._rows_in = self._rows_out = 0
         self._series = Series()
 
     def told(self, run: str, task: str, figures: Figures, now: float) -> None:
@@ -189,20 +198,20 @@ class Running(Followed):
             self._here.discard((run, task))
             self._heard = now
 
-    def finished(self, run: str, entries: Mapping[str, bytes], now: float) -> None:
-        """Note the figures of tasks that have ended, as Spark brought them."""
-        before = self._before.setdefault(run, {})
-        for task, packed in entries.items():
-            if before.get(task) is not packed:
-                before[task] = packed
-                figures = unpacked(packed)
-                if figures is not None:
-                    told = Figures(rows_in(figures), figures.output_tuples, True, packed)
-                    self._put(run, task, _Task(told, figures))
-        self._point(now)
+    def is_new(self, run: str, task: str, packed: bytes) -> bool:
+        """Tell whether figures of a task that has ended, as Spark brought them, are still to be noted."""
+        return self.is_running and self._before.get(run, {}).get(task) is not packed
+
+    def finished(self, run: str, task: str, packed: bytes, figures: CellFigures | None) -> None:
+        """Note these figures, which have been read."""
+        self._before.setdefault(run, {})[task] = packed
+        if figures is not None:
+            told = Figures(rows_in(figures), figures.output_tuples, True, packed)
+            self._put(run, task, _Task(told, figures))
 
     def end(self, now: float, error: BaseException | str | None = None) -> None:
         super().end(now, error)
+        self.planned = None
         self._before.clear()
         self._rows.clear()
         self._point(now)
@@ -211,31 +220,36 @@ class Running(Followed):
         """Take it for done if nobody knows its action and no task has been there for a while."""
         if self.is_running and not self.action and not self._here and now - self._heard > _PAUSE:
             self.end(self._heard)
-
-    def view(self, now: float) -> QueryView:
-        if self.is_running:
+        elif self.is_running:
             self._point(now)
-        shown = self._shown(now)
-        whole = self._rows_in / shown["seconds"] if shown["seconds"] > 0 else 0.0
-        blocks: dict[str, list[CellFigures]] = {self.runs[run]: [cell] for run, cell in self._folded.items()}
+
+    def copied(self, now: float) -> Self:
+        made = super().copied(now)
+        series = {"points": self._series.points, "_latest_rate": self._series.rate()}
+        vars(made).update(_tasks=self._tasks.copy(), _folded=self._folded.copy(), **series)
+        return made
+
+    @property
+    def rate(self) -> float:
+        """Rows read a second, of late; of a query that has ended, over its whole time."""
+        whole = self.rows_in / self.seconds if self.seconds else 0.0
+        return self._latest_rate if self.is_running else whole
+
+    @property
+    def over(self) -> int:
+        """Tasks that have ended, of those that have told."""
+        return self.tasks - sum(not task.told.over for task in self._tasks.values())
+
+    @cached_property  # of a copy, which does not change
+    def report(self) -> RunReport:
+        """Figures so far, with what is known of lookups and budgets."""
+        blocks: dict[str, list[CellFigures]] = {}
+        for run, folded in self._folded.items():
+            blocks.setdefault(self.runs[run], []).append(folded)
         for (run, _), task in self._tasks.items():
-            task.read = task.read or unpacked(task.told.packed)
-            if task.read is not None:
-                blocks.setdefault(self.runs[run], []).append(task.read)
-        working = sum(not task.told.over for task in self._tasks.values())
-        return QueryView(
-            **shown,
-            title=self.title,
-            rows_in=self._rows_in,
-            rows_out=self._rows_out,
-            rate=self._series.rate() if self.is_running else whole,
-            action=self.action,
-            tasks=self._seen,
-            over=self._seen - working,
-            planned=self._planned if self.is_running else None,
-            points=self._series.points,
-            report=replace(self.report, blocks=blocks),
-        )
+            if (figures := task.read()) is not None:
+                blocks.setdefault(self.runs[run], []).append(figures)
+        return replace(self.status, blocks=blocks)
 
     def _put(self, run: str, task: str, latest: _Task) -> None:
         if run not in self.runs:
@@ -243,9 +257,9 @@ class Running(Followed):
         key, told = (run, task), latest.told
         known, before = key in self._rows, self._rows.get(key, (0, 0))
         self._rows[key] = told.rows_in, told.rows_out
-        self._seen += not known
-        self._rows_in += told.rows_in - before[0]
-        self._rows_out += told.rows_out - before[1]
+        self.tasks += not known
+        self.rows_in += told.rows_in - before[0]
+        self.rows_out += told.rows_out - before[1]
         if known and key not in self._tasks:
             return  # only its rows are kept
         self._tasks.pop(key, None)  # what was told last stands last
@@ -258,14 +272,13 @@ class Running(Followed):
             self._fold(next(iter(self._tasks)))
 
     def _fold(self, key: tuple[str, str]) -> None:
-        task = self._tasks.pop(key)
-        figures = task.read or unpacked(task.told.packed)
+        figures = self._tasks.pop(key).read()
         if figures is not None:
             known = self._folded.get(key[0])
             self._folded[key[0]] = added([figures] if known is None else [known, figures])
 
     def _point(self, now: float) -> None:
-        self._series.add(max(0.0, now - self._began), self._rows_in, self._rows_out)
+        self._series.add(max(0.0, now - self._began), self.rows_in, self.rows_out)
 
 
 def unpacked(packed: bytes) -> CellFigures | None:
@@ -294,42 +307,38 @@ def added(cells: Iterable[CellFigures]) -> CellFigures:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class StreamView(View):
-    """A streaming query; its sums are those of all micro-batches that were told."""
+class RunningStream(Running):
+    """One run of a streaming query, from its first micro-batch on; its sums are those of all that were told.
 
-    late: int  # rows that came too late
-    batches: tuple[MicroBatch, ...]  # the latest ones, the oldest first; at least one. The rate is theirs
-
-
-class StreamRunning(Followed):
-    """One run of a streaming query, from its first micro-batch on."""
+    Attributes:
+        late: Rows that came too late.
+    """
 
     def __init__(self, number: int, now: float) -> None:
-        super().__init__(number, now)
+        super().__init__(number, "", now)
+        self.late = 0
         self._batches: deque[tuple[float, MicroBatch]] = deque(maxlen=MOST_BATCHES)
-        self._rows = self._late = self._results = 0
 
     def batch(self, batch: MicroBatch, now: float) -> None:
+        self.title = batch.name or batch.query
         self._batches.append((now, batch))
-        self._rows += batch.rows
-        self._late += batch.late
-        self._results += batch.results
+        self.rows_in += batch.rows
+        self.late += batch.late
+        self.rows_out += batch.results
 
-    def view(self, now: float) -> StreamView:
-        batches = tuple(batch for _, batch in self._batches)
-        (first, begin), (last, latest) = self._batches[0], self._batches[-1]
+    def copied(self, now: float) -> Self:
+        made = super().copied(now)
+        vars(made).update(_batches=self._batches.copy())
+        return made
+
+    @property
+    def batches(self) -> tuple[MicroBatch, ...]:
+        """The latest ones, the oldest first; at least one."""
+        return tuple(batch for _, batch in self._batches)
+
+    @property
+    def rate(self) -> float:
+        """Rows a second in these."""
+        (first, begin), (last, _) = self._batches[0], self._batches[-1]
         span = last - first + begin.seconds
-        return StreamView(
-            **self._shown(now),
-            title=latest.name or latest.query,
-            rows_in=self._rows,
-            rows_out=self._results,
-            rate=sum(batch.rows for batch in batches) / span if span > 0 else 0.0,
-            late=self._late,
-            batches=batches,
-        )
-
-
-Beside = Callable[[], RunReport | None]
-"""Returns what is known beside figures: the plan, lookups, budgets; None once the query is gone."""
+        return sum(batch.rows for batch in self.batches) / span if span > 0 else 0.0

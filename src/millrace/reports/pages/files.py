@@ -90,10 +90,15 @@ def show(report: RunReport) -> None:
         )
 
 
+def is_notebook() -> bool:
+    """Whether this runs in a kernel of IPython's, below whose cells things are shown."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
+
 def _notebook() -> Callable[[object], object] | None:
     """Return what displays an object in the notebook that this runs in, None where it runs in none."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if shell is not None and getattr(shell, "kernel", None) is not None:
+    if is_notebook():
         return cast("Callable[[object], object]", sys.modules["IPython.display"].display)
     marimo = sys.modules.get("marimo")
     if marimo is not None and marimo.running_in_notebook():

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from millrace.limits.progress import merged, quantile
-from millrace.reports.board.query import QueryView, StreamView, View
+from millrace.reports.board.query import Running, RunningQuery, RunningStream
 from millrace.reports.pages.page import block_view, environment
 from millrace.reports.pages.plots import Plot, Tick, lines
 from millrace.reports.run_report import RunReport
@@ -40,14 +40,14 @@ def script() -> str:
     return environment().get_template("live.js").render()
 
 
-def query_part(query: QueryView) -> Part:
+def query_part(query: RunningQuery) -> Part:
     """Return what is shown of a query."""
     report, action = query.report, f"{query.action} of " if query.action else ""
     tables = (lookups_table(report), budgets_table(report))
     return _part(query, action, _query_tiles(query), _rows_plot(query), tables, report)
 
 
-def stream_part(stream: StreamView) -> Part:
+def stream_part(stream: RunningStream) -> Part:
     """Return what is shown of a stream."""
     return _part(stream, "stream ", _stream_tiles(stream), _batches_plot(stream), [_streams_table(stream)])
 
@@ -60,7 +60,7 @@ def said(parts: Sequence[Part]) -> str:
 
 
 def _part(
-    view: View,
+    view: Running,
     kind: str,
     tiles: Iterable[Tile],
     plot: Plot | None,
@@ -86,7 +86,7 @@ def _part(
     return Part(name, view.state, title, f"{zlib.crc32(html.encode()):08x}", html)
 
 
-def _query_tiles(query: QueryView) -> Iterator[Tile]:
+def _query_tiles(query: RunningQuery) -> Iterator[Tile]:
     whole = query.state != "running"
     yield Tile("rows read", count(query.rows_in))
     yield Tile("rows out of eddies", count(query.rows_out))
@@ -110,7 +110,7 @@ def _query_tiles(query: QueryView) -> Iterator[Tile]:
             yield Tile("refused as too many", count(limited), "429, 503")
 
 
-def _stream_tiles(stream: StreamView) -> Iterator[Tile]:
+def _stream_tiles(stream: RunningStream) -> Iterator[Tile]:
     latest = stream.batches[-1]
     yield Tile("rows in time", count(stream.rows_in), f"{count(stream.late)} late")
     yield Tile("results", count(stream.rows_out))
@@ -121,7 +121,7 @@ def _stream_tiles(stream: StreamView) -> Iterator[Tile]:
         yield Tile("watermark behind", duration(max(0.0, latest.lag)), "the newest row")
 
 
-def _streams_table(stream: StreamView) -> Table | None:
+def _streams_table(stream: RunningStream) -> Table | None:
     sums: Counter[str] = Counter()
     for batch in stream.batches:
         sums.update({one.alias: one.rows for one in batch.streams})
@@ -130,7 +130,7 @@ def _streams_table(stream: StreamView) -> Table | None:
     return table(caption, rows, ("name", "rows", "tuples", "nbytes", "log_bytes"), "tuples")
 
 
-def _rows_plot(query: QueryView) -> Plot | None:
+def _rows_plot(query: RunningQuery) -> Plot | None:
     """Return rows over time, in buckets of equal length; None before there are any."""
     points = query.points
     if len(points) < 3 or points[-1][0] <= 0 or not any(points[-1][1:]):
@@ -147,7 +147,7 @@ def _rows_plot(query: QueryView) -> Plot | None:
     return lines("Rows over time", series, ticks, "since it began")
 
 
-def _batches_plot(stream: StreamView) -> Plot | None:
+def _batches_plot(stream: RunningStream) -> Plot | None:
     """Return the rows of each micro-batch; None where there are too few."""
     batches = stream.batches
     if len(batches) < 3:

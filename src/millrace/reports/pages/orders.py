@@ -11,37 +11,23 @@ from typing import NamedTuple
 
 from millrace.engine.figures import CellFigures, Change, OrderTrace, Shift
 from millrace.reports.pages.plots import COLOURS, Layer, Marker, Plot, Tick, areas
-from millrace.reports.tables import Table, table
+from millrace.reports.tables import MOST_ROWS, Table, table
 from millrace.reports.text import count, duration, ratio, share, short
 
 BUCKETS = 80
 _MARKED = 9
 """Changes with a marker and a row that is open; those that most tuples followed."""
 
-_LISTED = 60
 _OTHERS = "other orders"
 
 
-class Turn(NamedTuple):
-    """A change of order, as told in the table."""
-
-    number: int  # of its marker; 0 without one
-    place: str
-    before: str
-    after: str
-    followed: str  # the share of the cell's tuples that came until the next change
-    why: tuple[str, ...]
-
-
 class OrdersOverTime(NamedTuple):
-    """The chart of one source, None where all went one way; the same in numbers; and the changes."""
+    """The chart of one source, None where all went one way; the same in numbers; and the changes of order."""
 
     whose: str
     plot: Plot | None
     shares: Table
-    turns: Sequence[Turn]  # those that matter most, in the order of time
-    more: Sequence[Turn]  # further ones, that nobody has to read
-    untold: int  # how many there were beyond these
+    changes: Table | None
 
 
 def orders_over_time(cells: Sequence[CellFigures]) -> OrdersOverTime | None:
@@ -79,7 +65,7 @@ def _of_source(source: str, traces: Sequence[tuple[int, OrderTrace]]) -> OrdersO
         layers.append((_OTHERS, sum(totals[o] for o in rest), summed))
     per_bucket = everything / BUCKETS
     paths = areas([[value / per_bucket for value in values] for _, _, values in layers])
-    turns, more, untold = _turns(traces)
+    changes, markers, many = _changes(traces)
     several = len({cell for cell, _ in traces}) > 1
     plot = (
         None
@@ -87,7 +73,7 @@ def _of_source(source: str, traces: Sequence[tuple[int, OrderTrace]]) -> OrdersO
         else Plot(
             f"Share of {whose} by the order that they were sent along",
             f"Stacked areas over the run: {', '.join(f'{n} {share(t / everything)}' for n, t, _ in layers)}. "
-            f"{len(turns) + len(more) + untold} changes of order.",
+            f"{many} changes of order.",
             "areas",
             tuple(
                 Layer(name, COLOURS - 1 if name == _OTHERS else i, path, share(tuples / everything))
@@ -99,16 +85,13 @@ def _of_source(source: str, traces: Sequence[tuple[int, OrderTrace]]) -> OrdersO
                 for place in (0, 25, 50, 75, 100)
             ),
             f"{whose} sent on so far" + (", in each cell" if several else ""),
-            tuple(
-                Marker(place, turn.number, f"{turn.place}: {turn.before} becomes {turn.after}")
-                for place, turn in turns
-            ),
+            markers,
         )
     )
     rows = [{"way": name, "tuples": tuples, "share": tuples / everything} for name, tuples, _ in layers]
     shares = table("Orders", rows, ("way", "tuples", "share"), "share")
     assert shares is not None
-    return OrdersOverTime(whose, plot, shares, [t for _, t in turns], more, untold)
+    return OrdersOverTime(whose, plot, shares, changes)
 
 
 def _spans(trace: OrderTrace) -> Iterator[tuple[Change, int]]:
@@ -126,25 +109,36 @@ def _spread(heights: list[float], low: float, high: float, weight: float) -> Non
         heights[bucket] += max(0.0, inside) * weight
 
 
-def _turns(traces: Sequence[tuple[int, OrderTrace]]) -> tuple[list[tuple[float, Turn]], list[Turn], int]:
-    """Return the changes that most tuples followed, by place; others; and how many more there are."""
+def _changes(
+    traces: Sequence[tuple[int, OrderTrace]],
+) -> tuple[Table | None, tuple[Marker, ...], int]:
+    """Return the changes that most tuples followed, in the order of time; markers; and how many there are.
+
+    First come those that have markers.
+    """
     several = len({cell for cell, _ in traces}) > 1
     changes = [
         (until - change.after, change.after / trace.tuples, cell, trace, before, change)
         for cell, trace in traces
         for (before, _), (change, until) in pairwise(_spans(trace))
     ]
-    listed = nlargest(_LISTED, changes, key=itemgetter(0))
-    found: list[tuple[float, Turn]] = []
+    listed = nlargest(MOST_ROWS, changes, key=itemgetter(0))
+    rows, markers = [], list[Marker]()
     for chosen in (listed[:_MARKED], listed[_MARKED:]):
         for followed, place, cell, trace, before, change in sorted(chosen, key=itemgetter(1)):
             where = f"cell {cell}, " if several else ""
             where += f"part {trace.part + 1}, " if trace.part else ""
             where += f"after {count(change.after)} tuples"
-            number, why = len(found) + 1 if len(found) < _MARKED else 0, tuple(map(_why, change.why))
-            part = share(followed / trace.tuples)
-            found.append((100 * place, Turn(number, where, before.order, change.order, part, why)))
-    return found[:_MARKED], [turn for _, turn in found[_MARKED:]], len(changes) - len(listed)
+            why = "; ".join(map(_why, change.why)) or "another route was tried"
+            both = {"before": before.order, "after": change.order}
+            rows.append({"when": where, **both, "why": why, "followed": followed / trace.tuples})
+            if len(markers) < _MARKED:
+                text = f"{where}: {before.order} becomes {change.order}"
+                markers.append(Marker(100 * place, len(rows), text))
+    caption = "Where the eddies changed their mind, and why"
+    names = ("when", "before", "after", "why", "followed")
+    more = len(changes) - len(rows)
+    return table(caption, rows, names, more=more, numbered=len(markers)), tuple(markers), len(changes)
 
 
 def _why(shift: Shift) -> str:

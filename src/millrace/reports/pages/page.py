@@ -12,7 +12,7 @@ from millrace.reports.pages import advice, orders, saved
 from millrace.reports.pages.files import GENERATOR
 from millrace.reports.pages.plots import COLOURS
 from millrace.reports.run_report import RunReport
-from millrace.reports.tables import WORDS, Table
+from millrace.reports.tables import WORDS, Table, table
 from millrace.reports.views import block_tables, budgets_table, lookups_table, tiles
 
 if TYPE_CHECKING:
@@ -108,7 +108,11 @@ def view_of(report: RunReport) -> dict[str, Any]:
         "lookups": lookups_table(report),
         "budgets": budgets_table(report),
         "left": planned.left_to_spark[:_MOST_REASONS],
-        "settings": sorted((name, str(value)) for name, value in planned.settings.items()),
+        "settings": table(
+            "Settings",
+            [{"option": name, "value": str(value)} for name, value in sorted(planned.settings.items())],
+            ("option", "value"),
+        ),
     }
 
 
