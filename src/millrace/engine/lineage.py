@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -83,13 +84,7 @@ def rows_by_slot(words: Sequence[Array]) -> Iterator[tuple[int, Array]]:
             yield number * BITS + int(slots[start]), rows[start:end]
 
 
-def with_lineages(
-    join: JoinSpec,
-    words: int,
-    reads: Collection[ColumnRef],
-    carriers: Collection[str],
-    pairs: Iterable[tuple[str, str]],
-) -> JoinSpec:
+def with_lineages(join: JoinSpec, words: int, reads: Collection[ColumnRef]) -> JoinSpec:
     """Return the join that an eddy runs for all queries: of tuples with lineages.
 
     Tuples of two relations without a query in common do not meet: what no query wants any more leaves the
@@ -99,18 +94,13 @@ def with_lineages(
         join: As the queries have it.
         words: Of a lineage.
         reads: The columns of results that some query reads.
-        carriers: The relations whose tuples have a lineage; all queries want the tuples of the others.
-        pairs: The pairs of these that may have no query in common.
     """
     fields = [pa.field(name, _WORD) for name in columns(words)]
-    relations = tuple(
-        replace(r, schema=pa.schema([*r.schema, *fields])) if r.alias in carriers else r
-        for r in join.relations
-    )
-    lineages = {a: tuple(Column(ColumnRef(a, f.name)) for f in fields) for a in join.aliases if a in carriers}
+    relations = tuple(replace(r, schema=pa.schema([*r.schema, *fields])) for r in join.relations)
+    lineages = {a: tuple(Column(ColumnRef(a, f.name)) for f in fields) for a in join.aliases}
     residuals = list(join.residuals)
     spans = [relations_of(residual) for residual in residuals]
-    for a, b in pairs:
+    for a, b in combinations(lineages, 2):
         shared_bits = (Function("&", _WORD, both) for both in zip(lineages[a], lineages[b], strict=True))
         overlap = Or(tuple(Compare("<>", bits, Literal(0, _WORD), _WORD) for bits in shared_bits))
         pair = frozenset((a, b))
