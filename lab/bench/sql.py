@@ -5,8 +5,7 @@ the same with DataFrames as inputs as well. *shapes* are queries of many small b
 beside joins, where an engine that takes only joins may lose to one that sees the whole query. *growth* is
 TPC-H at one scale and at ten times that. *routing* are the queries with joins again, against themselves in
 orders that do not change: what routing costs over the best of these (the measure of POLAR, Justen et al.,
-VLDB 2024, section 6). *together* are ten queries of a dashboard over one join, by ``millrace.together`` and
-one after the other. With ``--peer sc://HOST:PORT`` a Spark Connect server of any kind
+VLDB 2024, section 6). With ``--peer sc://HOST:PORT`` a Spark Connect server of any kind
 answers the same texts over the same files; it is read by path, so it has to run on this machine.
 """
 
@@ -15,7 +14,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,7 @@ from millrace.options import Options
 from millrace.reports.run_report import Totals
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from millrace.api.query import Query as Planned
 
@@ -44,33 +43,6 @@ ORDERS = 6
 TPCH = tuple(name for name in query_texts() if name != "stairs")
 SHAPES = tuple(shape_texts())
 TEN_TIMES = 10
-STAR = """
-FROM lineitem JOIN orders ON l_orderkey = o_orderkey
-JOIN customer ON o_custkey = c_custkey JOIN nation ON c_nationkey = n_nationkey WHERE """
-DASHBOARD = tuple(
-    f"SELECT {keys}, {calls} {STAR} {where} GROUP BY {keys} ORDER BY {keys}"
-    for keys, calls, where in (
-        ("n_name", "sum(l_extendedprice * (1 - l_discount)) AS revenue", "o_orderdate >= DATE '1998-01-01'"),
-        ("c_mktsegment", "count(*) AS lines", "n_name = 'FRANCE'"),
-        (
-            "o_orderpriority",
-            "avg(l_quantity) AS quantity",
-            "l_shipmode = 'MAIL' AND l_shipdate < l_commitdate",
-        ),
-        ("year(o_orderdate)", "sum(l_extendedprice) AS price", "c_mktsegment = 'BUILDING'"),
-        ("l_returnflag, l_linestatus", "sum(l_quantity) AS quantity", "l_shipdate >= DATE '1998-06-01'"),
-        ("n_name, o_orderstatus", "max(o_totalprice) AS total", "o_orderdate < DATE '1992-07-01'"),
-        ("l_shipmode", "min(o_totalprice) AS total", "o_orderpriority = '1-URGENT' AND n_regionkey = 3"),
-        ("n_regionkey", "sum(l_tax) AS tax, count(*) AS lines", "c_acctbal > 9000"),
-        ("l_shipinstruct", "avg(l_discount) AS discount", "l_quantity > 45 AND n_name IN ('JAPAN', 'CHINA')"),
-        (
-            "c_mktsegment, n_name",
-            "count(*) AS lines",
-            "l_returnflag = 'R' AND o_orderdate >= DATE '1994-10-01'",
-        ),
-    )
-)
-"""Queries of one join with filters and groups of their own."""
 GROWING = ("q03", "q05", "q09", "q18", "q21")
 """Joins of several large relations, with aggregates, semi- and anti-joins above or beside them."""
 
@@ -127,8 +99,6 @@ class Query:
 
 def measure(run: Run) -> None:
     """Run the benchmark."""
-    if "together" in run.names:
-        _together(run)
     whole = {"tpch", "frames", "growth", "routing"} & {*run.names}
     queries = [name for name in run.names if name in (*TPCH, "stairs")]
     if "growth" in whole:
@@ -178,41 +148,6 @@ def _compare(run: Run, names: Sequence[str], prefix: str, *, frames: bool) -> No
     run.rows += [query.row() for query in queries]
     if untaken := [query.name for query in queries if not query.blocks]:
         run.notes.append(f"no join taken in {', '.join(untaken)}: left to Spark, not in the geometric mean")
-
-
-def _together(run: Run) -> None:
-    """Measure the queries of a dashboard, planning included."""
-    tables = ensure(run.scale)
-    for name, path in tables.items():
-        run.spark.read.parquet(path).createOrReplaceTempView(name)
-
-    def answers(frames: Iterable[DataFrame]) -> list[Any]:
-        return [frame.collect() for frame in frames]
-
-    def by_turns() -> list[Any]:
-        return answers(millrace.sql(text, spark=run.spark, tables=tables) for text in DASHBOARD)
-
-    def by_spark() -> list[Any]:
-        return answers(map(run.spark.sql, DASHBOARD))
-
-    def all_at_once() -> list[Any]:
-        with millrace.together(DASHBOARD, spark=run.spark, tables=tables) as frames:
-            return answers(frames)
-
-    def check(side: str, found: Sequence[Any], wanted: Sequence[Any]) -> None:
-        for number, rows in enumerate(zip(found, wanted, strict=True)):
-            if unequal := difference(*rows):
-                raise ExecutionError(f"together, query {number}, {side}: {unequal}")
-
-    sides = {
-        "together": all_at_once,
-        MILLRACE: by_turns,
-        SPARK: lambda: answers(map(run.spark.sql, DASHBOARD)),
-    }
-    times = run.race("together", sides, control=MILLRACE, check=check)
-    seconds = {f"{side}_s": times.median(side) for side in sides}
-    run.figures["together_ratio"] = seconds["together_s"] / seconds[f"{MILLRACE}_s"]
-    run.rows.append({"query": "together", **seconds, "control": times.control(MILLRACE)})
 
 
 def _growth(run: Run, names: Sequence[str]) -> None:
@@ -407,13 +342,12 @@ TARGETS = {
     "shapes_worst_ratio": Target(high=1.15),
     "growth_ratio": Target(high=1.0),
     "memory_ratio": Target(high=2.0),
-    "together_ratio": Target(high=0.35),
     "routing_ratio": Target(high=1.02),
     "routing_worst_ratio": Target(high=1.07),
 }
 BENCH = Bench(
     measure,
-    ("tpch", "frames", "shapes", "growth", "routing", "together", *TPCH, "stairs", *SHAPES),
+    ("tpch", "frames", "shapes", "growth", "routing", *TPCH, "stairs", *SHAPES),
     TARGETS,
     usual=("tpch", "shapes"),
     quick=("q03", "q05", "q10", "cte_read_three_times", "exists_beside_joins", "tiny_tables"),

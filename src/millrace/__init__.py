@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from millrace.api.predicates import filter, where  # noqa: A004
     from millrace.api.query import explain, report, to_batches
     from millrace.api.samples import cascade, estimate
-    from millrace.api.session import Session, join, lookup, query, sql, together
+    from millrace.api.session import Session, join, lookup, query, sql
     from millrace.limits.policy import LimitOptions, LookupOptions
     from millrace.lookups.database import database
     from millrace.lookups.function import function
@@ -59,7 +59,6 @@ __all__ = [
     "sql",
     "streams",
     "to_batches",
-    "together",
     "where",
 ]
 
@@ -69,7 +68,7 @@ _MODULES |= dict.fromkeys(("LimitOptions", "LookupOptions"), "limits.policy")
 _MODULES |= {"filter": "api.predicates", "where": "api.predicates"}
 _MODULES |= {"cascade": "api.samples", "estimate": "api.samples", "predicate": "spark.predicates"}
 _MODULES |= dict.fromkeys(("explain", "report", "to_batches"), "api.query")
-_MODULES |= dict.fromkeys(("Session", "join", "lookup", "query", "sql", "together"), "api.session")
+_MODULES |= dict.fromkeys(("Session", "join", "lookup", "query", "sql"), "api.session")
 _NAMESPACES = {"models": "api.models", "monitor": "api.monitor", "streams": "streams"}
 # What takes functions that are applied to columns: it has to see that from now on.
 _WATCHING = ("Session", "cascade", "estimate", "filter", "join", "predicate", "where")

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from millrace.api.hub import Hub
-    from millrace.api.together import Together
     from millrace.lookups.source import Source
     from millrace.spark.predicates import Predicate
     from millrace.sql.plan import Plan
@@ -120,21 +119,6 @@ class Session:
             run = partial(estimate_predicates, text, named, lambda rest: plan(rest, predicates={}).df)
             object.__setattr__(made, "_estimating", run)
         return made
-
-    def together(
-        self,
-        queries: Sequence[str],
-        *,
-        tables: Tables | None = None,
-        options: Options | dict[str, Any] | None = None,
-    ) -> Together:
-        """Return the answers of several queries as DataFrames; see :func:`millrace.together`."""
-        from millrace.api.together import plan_together
-
-        if isinstance(queries, str):
-            raise QueryError(f"expected several queries in a list, got one text: {queries[:60]!r}")
-        made = [self.query(text, tables=tables, options=options) for text in queries]
-        return plan_together(made, self._options.updated(options))
 
     def _judge(self, plan: Plan) -> None:
         """Raise for a plan that Spark is to run."""
@@ -288,49 +272,6 @@ def query(
     """
     session = Session(spark)
     return session.query(query, args, tables=tables, options=options, predicates=predicates, **values)
-
-
-def together(
-    queries: Sequence[str],
-    *,
-    spark: SparkSession | None = None,
-    tables: Tables | None = None,
-    options: Options | dict[str, Any] | None = None,
-) -> Together:
-    """Return the answers of several queries as DataFrames, in order; joins that they share run once.
-
-    >>> sales = "FROM orders o JOIN customers c ON o.customer = c.id"  # doctest: +SKIP
-    >>> with millrace.together([  # doctest: +SKIP
-    ...     f"SELECT c.nation, sum(o.total) FROM {sales} WHERE o.year = 2024 GROUP BY c.nation",
-    ...     f"SELECT o.year, count(*) FROM {sales} WHERE c.nation = 'FR' GROUP BY o.year",
-    ... ], tables=tables) as (by_nation, by_year):
-    ...     by_nation.show(), by_year.show()
-
-    Queries share a join where it is of the same Parquet tables, read by tasks, by the same equalities. Their
-    columns, filters and aggregates may differ. The first action reads the tables and joins them, once for all
-    of the queries, and Spark keeps the rows or partial aggregates of each (``MEMORY_AND_DISK``). Actions
-    thereafter read these, so all show the files as they were then. ``explain`` of each DataFrame says which
-    queries it shares with, or why it runs by itself: joins with LEFT JOIN, EXISTS, IN, lookups, streams and
-    Python predicates do, and queries that a LIMIT ends early.
-
-    As in CACQ (Madden, Shah, Hellerstein & Raman, "Continuously adaptive continuous queries over streams",
-    SIGMOD 2002) tuples carry a bit for each query that may still want them.
-
-    Args:
-        queries: Each as :func:`sql` takes it, without parameters.
-        spark: As for :func:`sql`.
-        tables: As for :func:`sql`, for all queries.
-        options: Settings of all runs.
-
-    Returns:
-        A list. What Spark keeps for it is released when the last of its DataFrames is let go, at the end of
-        ``with``, or by its ``close()``; later actions compute it anew.
-
-    Raises:
-        MillraceError: As :func:`sql`, for any of the queries.
-        pyspark.errors.AnalysisException: Spark refuses one of them.
-    """
-    return Session(spark).together(queries, tables=tables, options=options)
 
 
 def join(

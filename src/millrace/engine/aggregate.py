@@ -104,20 +104,12 @@ class PartialAggregation:
 
     def over(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from self.add(batch)
-        yield from self.finish()
-
-    def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take rows in; yield partial rows that are not held."""
-        self.rows_in += batch.num_rows
-        self._waiting.append(batch)
-        self._waiting_rows += batch.num_rows
-        self._waiting_bytes += int(batch.nbytes)
-        if self._waiting_rows >= self._chunk or self._waiting_bytes >= _HELD_BYTES:
-            yield from self._given(self._take())
-
-    def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield all that is held, behind the last rows."""
+            self.rows_in += batch.num_rows
+            self._waiting.append(batch)
+            self._waiting_rows += batch.num_rows
+            self._waiting_bytes += int(batch.nbytes)
+            if self._waiting_rows >= self._chunk or self._waiting_bytes >= _HELD_BYTES:
+                yield from self._given(self._take())
         yield from self._given([*self._take(), *self._let_go()])
 
     def figures(self, labels: Mapping[str, str]) -> ModuleFigures:

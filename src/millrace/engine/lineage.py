@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def columns(words: int) -> list[str]:
 
 def attach(rows: pa.RecordBatch, lineage: Array) -> pa.RecordBatch:
     """Return the tuples that some query wants, with their lineages behind their columns."""
-    wanted = lineage.any(axis=1)
+    wanted = reduce(np.bitwise_or, lineage.T) != 0
     if not wanted.all():
         rows, lineage = rows.filter(pa.array(wanted)), lineage[wanted]
     arrays = [pa.array(np.ascontiguousarray(word)) for word in lineage.T]
@@ -83,13 +84,7 @@ def rows_by_slot(words: Sequence[Array]) -> Iterator[tuple[int, Array]]:
             yield number * BITS + int(slots[start]), rows[start:end]
 
 
-def with_lineages(
-    join: JoinSpec,
-    words: int,
-    reads: Collection[ColumnRef],
-    carriers: Collection[str],
-    pairs: Iterable[tuple[str, str]],
-) -> JoinSpec:
+def with_lineages(join: JoinSpec, words: int, reads: Collection[ColumnRef]) -> JoinSpec:
     """Return the join that an eddy runs for all queries: of tuples with lineages.
 
     Tuples of two relations without a query in common do not meet: what no query wants any more leaves the
@@ -99,18 +94,13 @@ def with_lineages(
         join: As the queries have it.
         words: Of a lineage.
         reads: The columns of results that some query reads.
-        carriers: The relations whose tuples have a lineage; all queries want the tuples of the others.
-        pairs: The pairs of these that may have no query in common.
     """
     fields = [pa.field(name, _WORD) for name in columns(words)]
-    relations = tuple(
-        replace(r, schema=pa.schema([*r.schema, *fields])) if r.alias in carriers else r
-        for r in join.relations
-    )
-    lineages = {a: tuple(Column(ColumnRef(a, f.name)) for f in fields) for a in join.aliases if a in carriers}
+    relations = tuple(replace(r, schema=pa.schema([*r.schema, *fields])) for r in join.relations)
+    lineages = {a: tuple(Column(ColumnRef(a, f.name)) for f in fields) for a in join.aliases}
     residuals = list(join.residuals)
     spans = [relations_of(residual) for residual in residuals]
-    for a, b in pairs:
+    for a, b in combinations(lineages, 2):
         shared_bits = (Function("&", _WORD, both) for both in zip(lineages[a], lineages[b], strict=True))
         overlap = Or(tuple(Compare("<>", bits, Literal(0, _WORD), _WORD) for bits in shared_bits))
         pair = frozenset((a, b))
@@ -156,9 +146,12 @@ class GroupedFilter:
 
     def evaluate(self, rows: pa.RecordBatch) -> Array:
         """Return for each tuple the bits of the queries whose conditions it passes: ``uint64``, by words."""
-        found = np.repeat(self._all[None, :], rows.num_rows, axis=0)
+        found = np.empty((rows.num_rows, len(self._all)), np.uint64)
+        found[:] = self._all
         for index in self._indexes:
-            found &= index.evaluate(rows.column(index.column))
+            places = index.locate(rows.column(index.column))
+            for word, bits in zip(found.T, index.bits, strict=True):
+                word &= bits[places]
         if self._others:
             names = rows.schema.names
             columns = {ColumnRef(self._alias, name): rows.column(name) for name in names}
@@ -168,7 +161,7 @@ class GroupedFilter:
                     fails = np.full(rows.num_rows, not truth.as_py())
                 else:
                     fails = ~truth.to_numpy(zero_copy_only=False)
-                found[fails] &= kept
+                np.bitwise_and(found, kept, out=found, where=fails[:, None])
         return found
 
 
@@ -213,8 +206,8 @@ class _Index:
         points = pc.unique(self._constants(constants))
         self._points = points.take(pc.sort_indices(points)) if _is_number(kind) else points
         self._numbers = self._as_numbers(self._points) if _is_number(kind) else None
-        # Points and intervals in turn, an interval at each end; behind them, nulls.
-        self._table = np.full((2 * len(points) + 2, words), ~np.uint64(0))
+        # By word: points and intervals in turn, an interval at each end; behind them, nulls.
+        self.bits = np.full((words, 2 * len(points) + 2), ~np.uint64(0))
         lies = np.arange(2 * len(points) + 1)
         for slot, each in tests.items():
             passes = np.ones(len(lies), bool)
@@ -222,7 +215,7 @@ class _Index:
                 at = pc.index_in(self._constants(values), value_set=self._points).to_pylist()
                 passes &= reduce(np.logical_or, (_TESTS[op](lies, 2 * one + 1) for one in at))
             kept = np.append(passes, False)
-            self._table[~kept, slot // BITS] &= ~np.uint64(1 << slot % BITS)
+            self.bits[slot // BITS, ~kept] &= ~np.uint64(1 << slot % BITS)
 
     def _constants(self, values: Sequence[Any]) -> pa.Array:
         if t.is_floating(self._kind):
@@ -239,20 +232,20 @@ class _Index:
         numbers: Array = whole.fill_null(0).to_numpy(zero_copy_only=False)
         return numbers
 
-    def evaluate(self, column: pa.Array) -> Array:
-        """Return the bits of the queries that let a column's values pass."""
+    def locate(self, column: pa.Array) -> Array:
+        """Return the places, in the bits of each word, of a column's values."""
         values = widen(column, self._kind)
         if self._numbers is None:
-            found = pc.index_in(values, value_set=self._points)
-            lies = np.where(found.is_null(), 0, 2 * found.fill_null(0).to_numpy() + 1)
+            found = pc.index_in(values, value_set=self._points).fill_null(len(self._points)).to_numpy()
+            lies: Array = np.append(2 * np.arange(len(self._points)) + 1, 0)[found]
         else:
             numbers = self._as_numbers(values)
             first = np.searchsorted(self._numbers, numbers)  # NaN is behind all numbers, as in Spark
             same = self._numbers[np.minimum(first, len(self._numbers) - 1)] == numbers
             lies = 2 * first + same
         if values.null_count:
-            lies = np.where(values.is_null(), len(self._table) - 1, lies)
-        return self._table[lies]
+            lies = np.where(values.is_null(), self.bits.shape[1] - 1, lies)
+        return lies
 
 
 _TESTS: dict[str, Any] = {

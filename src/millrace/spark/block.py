@@ -15,7 +15,6 @@ import pyarrow as pa
 from millrace.engine.aggregate import AggregateSpec
 from millrace.engine.plan.expressions import Predicate, Value
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.sharing import Sharing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -93,7 +92,6 @@ class Block:
     ``result`` are its columns with Spark's own types, nullability and metadata, None for those of ``join``.
     With ``aggregate`` the rows of the join are aggregated partially before they are handed on. ``stream`` is
     the relation that is a streaming DataFrame: the block runs in each micro-batch over what is new of it.
-    With ``sharing`` it is one join for several queries, whose rows leave together.
     """
 
     name: str
@@ -102,13 +100,10 @@ class Block:
     result: StructType | None = None
     aggregate: AggregateSpec | None = None
     stream: str | None = None
-    sharing: Sharing | None = field(default=None, kw_only=True)
 
     @property
     def schema(self) -> pa.Schema:
         """The columns that it hands on."""
-        if self.sharing is not None:
-            return self.sharing.schema
         joined = self.join.output_schema
         return joined if self.aggregate is None else self.aggregate.schema(joined)
 

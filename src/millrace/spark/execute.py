@@ -291,7 +291,6 @@ class _Assembly:
             eager=self._eager(join),
             shared=self._shared,
             preference=None if preference is None else TaskPreference(wanted, missing),
-            sharing=self._block.sharing,
         )
         if Mode.STREAMED in placement.modes:
             assert placement.stream is not None

@@ -21,7 +21,6 @@ from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.engine.peak import peak_memory
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
-from millrace.engine.sharing import Division, Sharing
 from millrace.engine.spill.run_of import run_of
 from millrace.engine.start_up import start_seconds, work_time
 from millrace.engine.stems.state import stems_of
@@ -74,7 +73,6 @@ class EddyTask:
     eager: EagerAggregation | None = None  # of a relation, before it is joined
     shared: tuple[exchange.SharedBlocks, ...] = ()  # of exchanged relations
     preference: TaskPreference | None = None  # what is wanted first, where the reader may say so
-    sharing: Sharing | None = None  # the queries that the join is for, if it is for several
 
     @property
     def __name__(self) -> str:
@@ -102,11 +100,7 @@ class EddyTask:
         if eager is not None:
             join, aggregate = eager.join, eager.aggregate
         schema, aggregation = join.output_schema, None
-        division: Division | None = None
-        if self.sharing is not None:
-            join, schema = self.sharing.over_join(join), self.sharing.schema
-            division = Division(self.sharing, join, self.options.batch_size)
-        elif aggregate is not None:
+        if aggregate is not None:
             aggregation = PartialAggregation(aggregate, schema)
             schema = aggregate.schema(schema)
         preference = self.preference and replace(self.preference)  # of this attempt
@@ -122,7 +116,6 @@ class EddyTask:
                 access=access,
                 ranges=ranges,
                 eddy=None if preference is None else preference.make_dataflow,
-                output=division,
             )
             results = run.run()
 
@@ -155,7 +148,6 @@ class EddyTask:
             modules += [lookup.figures() for lookup in lookups]
         if aggregation is not None:
             modules.append(aggregation.figures({o.name: str(o.source) for o in self.join.output}))
-        modules += [] if division is None else division.figures()
         texts = [] if reader is None else reader.figures
         figures = replace(figures, modules=tuple(modules), seconds=time.perf_counter() - began)
         yield from self.sink.finish(f"cell {cell}", [figures.to_json(), *texts], schema)
@@ -186,8 +178,6 @@ class EddyTask:
                 sources[relation.alias] = reader.source(number)
         if self.eager is not None:
             sources[self.eager.alias] = self.eager.over(sources[self.eager.alias])
-        if self.sharing is not None:
-            sources = {alias: self.sharing.over_source(alias, rows) for alias, rows in sources.items()}
         return sources
 
 

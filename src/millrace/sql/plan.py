@@ -7,10 +7,8 @@ DataFrames: there the session is touched, and nothing is decided any more.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -140,7 +138,6 @@ class PlannedQuery:
     Attributes:
         filters: The predicates that eddies run inside Spark's filters, inner ones first.
         stored: Who reads the tables in object stores where Spark needs their rows, one sentence each.
-        over: Makes the result anew, over other DataFrames in the place of blocks; None where it reads none.
     """
 
     df: DataFrame  # its result: the rows, names and types that ``spark.sql`` gives
@@ -153,7 +150,6 @@ class PlannedQuery:
     shared: tuple[str, ...] = ()
     stored: tuple[str, ...] = ()
     text: str = ""  # as the caller wrote it
-    over: Callable[[Mapping[str, DataFrame]], DataFrame] | None = None
 
 
 def build(plan: Plan, frames: Frames, functions: Functions, options: Options) -> PlannedQuery:
@@ -196,16 +192,7 @@ def build(plan: Plan, frames: Frames, functions: Functions, options: Options) ->
         options,
         plan.direct,
         plan.shared,
-        over=partial(_over, plan.template, frames) if plan.blocks and not plan.filters else None,
     )
-
-
-def _over(template: str, frames: Frames, given: Mapping[str, DataFrame]) -> DataFrame:
-    """Let Spark analyse a plan's template with these DataFrames in the place of blocks."""
-    with closing(frames):
-        for name, frame in given.items():
-            frames.put(name, frame, unshared=True)
-        return frames.sql(template)
 
 
 def with_inputs(plan: BlockPlan, frames: Frames) -> BlockPlan:

@@ -53,7 +53,7 @@ def why_not_worth(graph: JoinGraph, group: list[str]) -> str | None:
         return None
     rows = sum(count for count in counts if count is not None)
     joins = sum(count != 0 for count in counts) - 1
-    return _why_not(context.catalog, rows, joins, is_cut=is_cut(graph.scope.select))
+    return _why_not(context.catalog, rows, joins, is_cut=_is_cut(graph.scope.select))
 
 
 def why_nothing_worth(catalog: Catalog, statement: Statement) -> str | None:
@@ -72,7 +72,7 @@ def why_nothing_worth(catalog: Catalog, statement: Statement) -> str | None:
     return _why_not(catalog, sum(each.rows for each in files if each is not None), len(read) - 1)
 
 
-def is_cut(select: exp.Select) -> bool:
+def _is_cut(select: exp.Select) -> bool:
     """Tell whether LIMIT stops a SELECT's rows early, before anything has read all of them."""
     node: exp.Expr | None = select
     while isinstance(node, exp.Select):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,9 +49,7 @@ class HubCell(Cell):
     def __init__(self, task: ContinuousJoin, registry: Registry, lessons: str | None = None) -> None:
         self._words = registry.words
         self._reads = frozenset(ref for each in registry.queries for ref in each.query.reads)
-        aliases = task.join.aliases
-        join = with_lineages(task.join, self._words, self._reads, aliases, combinations(aliases, 2))
-        self._join = replace(task, join=join)
+        self._join = replace(task, join=with_lineages(task.join, self._words, self._reads))
         super().__init__(task, run=self._join.run(lessons))
         self._used: frozenset[int] = frozenset()
         self._old: dict[str, list[pa.RecordBatch]] = {}
