@@ -78,6 +78,26 @@ async def test_a_batch_of_keys_is_one_statement(kind):
     assert len(asked) == 3 and all(each.startswith("SELECT") for each in asked)
 
 
+@DIALECTS
+async def test_quick_statements_share_a_connection_and_slow_ones_do_not_wait(kind, monkeypatch):
+    """A statement waits a while for a connection that is in use, and makes one then."""
+    made, together = [], threading.Barrier(8)
+    session = DatabaseSession(database(*kind.table(PAIRS)), PAIR, ("x",), kind.secrets)
+    sa.event.listen(session._engine, "connect", lambda *_: made.append(1))
+
+    async def ask_at_once() -> None:
+        await asyncio.gather(*(session.fetch(keys_of(PAIR, ("x",), [{"x": x}])) for x in range(8)))
+
+    monkeypatch.setattr("millrace.lookups.database_session._PATIENCE", 60.0)
+    await ask_at_once()
+    assert len(made) == 1
+    monkeypatch.setattr("millrace.lookups.database_session._PATIENCE", 0.0)
+    sa.event.listen(session._engine, "before_cursor_execute", lambda *_: together.wait(20))
+    await ask_at_once()
+    await session.close()
+    assert len(made) == 8
+
+
 async def test_sqlite_is_interrupted_where_a_statement_begins_too_late(tmp_path):
     """It ends in its thread, though the interruption came before it; test_sources has the others."""
     over = threading.Event()
@@ -178,9 +198,9 @@ async def test_a_lost_connection_may_come_back(postgres, secrets):
 
 async def test_connections_are_used_again_and_closed_when_nothing_is_asked(postgres, secrets, monkeypatch):
     """Statements at once have one each; all go when their time is over, or with the session."""
-    monkeypatch.setattr("millrace.lookups.database_session._IDLE_SECONDS", 0.5)
     postgres.run("CREATE TABLE shared AS SELECT i::bigint AS x FROM generate_series(0, 7) i")
-    session = database(postgres.url, "shared", max_in_flight=4).open(X, ("x",), secrets)
+    source = database(postgres.url, "shared", max_in_flight=4)
+    session = source.open(X, ("x",), secrets)
     ours = "query LIKE '%FROM shared%' AND pid <> pg_backend_pid()"
     pids = f"SELECT pid FROM pg_stat_activity WHERE {ours}"
 
@@ -191,14 +211,19 @@ async def test_connections_are_used_again_and_closed_when_nothing_is_asked(postg
     async def ask(count: int) -> None:
         await asyncio.gather(*(session.fetch(keys_of(X, ("x",), [{"x": x}])) for x in range(count)))
 
+    monkeypatch.setattr("millrace.lookups.database_session._IDLE_SECONDS", 60.0)
     await ask(4)
     before = await opened()
     await ask(1)
     assert len(before) in range(1, 5) and await opened() == before
+    await session.close()
+    await asyncio.to_thread(wait_for, lambda: not asyncio.run(opened()), 10)
+    monkeypatch.setattr("millrace.lookups.database_session._IDLE_SECONDS", 0.05)
+    session = source.open(X, ("x",), secrets)
+    await ask(4)
     await asyncio.to_thread(wait_for, lambda: not asyncio.run(opened()), 10)
     await ask(1)
     await session.close()
-    await asyncio.to_thread(wait_for, lambda: not asyncio.run(opened()), 10)
 
 
 def test_the_server_ends_statements_of_tasks_that_have_died(postgres, secrets):

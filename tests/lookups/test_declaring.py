@@ -79,12 +79,12 @@ def test_each_set_of_bind_columns_is_an_index():
     """One source for all, or one for each; with several the table is a set."""
     other = millrace.function(find, name="other")
     each = table(bind=[["sku"], ["k", "day"]], via=[VIA, other])
-    assert [(i.name, i.columns, i.source) for i in each.indexes()] == [
+    assert [(i.name, i.columns, i.source) for i in each.indexes] == [
         ("p(sku)", ("sku",), VIA),
         ("p(k, day)", ("k", "day"), other),
     ]
     assert each.is_set and not table().is_set
-    assert table(bind=[["sku"], ["k"]]).via == (VIA, VIA)
+    assert [i.source for i in table(bind=[["sku"], ["k"]]).indexes] == [VIA, VIA]
     scanned = table(scan=["p.parquet", EVERYTHING])
     assert scanned.is_set and scanned.frame == "p.parquet" and scanned.sources == (EVERYTHING,)
 

@@ -171,6 +171,30 @@ async def test_calls_that_never_return_are_counted(monkeypatch):
     await ended("function ")
 
 
+class Bound:
+    """Rows that are bound to the thread which has made them, as a cursor of SQLite is."""
+
+    def __init__(self):
+        self._thread, self._rows = threading.current_thread(), iter([ROW])
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        assert threading.current_thread() is self._thread
+        return next(self._rows)
+
+
+async def test_what_a_call_returns_is_read_in_its_thread():
+    """Also where many calls are under way beside each other."""
+    together = threading.Barrier(8)
+    session = function(lambda sku: together.wait(20) * 0 or Bound()).open(SCHEMA, SKU, Secrets())
+    keys = keys_of(SCHEMA, SKU, [{"sku": "a"}])
+    answers = [await asyncio.gather(*(session.fetch(keys) for _ in range(8))) for _ in range(4)]
+    await session.close()
+    assert [rows.num_rows for each in answers for rows in each] == [1] * 32
+
+
 def test_a_call_may_return_when_its_event_loop_is_closed():
     """Nobody wants to know any more, and its thread ends quietly."""
     end = threading.Event()

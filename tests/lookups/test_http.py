@@ -23,7 +23,7 @@ from millrace.errors import MillraceError
 from millrace.limits.secrets import Secrets
 from millrace.lookups import clients, template
 from millrace.lookups.http import http
-from millrace.lookups.index_spec import IndexSpec
+from millrace.lookups.table import IndexSpec
 from tests.limits.running import run
 from tests.lookups.kinds import failing, fetched, keys_of, refusal, scanned
 from tests.lookups.web import Web, answering, drips, resets, stalls, truncates

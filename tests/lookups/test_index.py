@@ -25,10 +25,10 @@ from millrace.limits.fetcher import Fetcher
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.secrets import Secrets
 from millrace.lookups.index import LookupIndex
-from millrace.lookups.index_spec import IndexSpec, OnError
 from millrace.lookups.loop import Loop
 from millrace.lookups.scan import LookupScan
 from millrace.lookups.source import Refused
+from millrace.lookups.table import IndexSpec, OnError
 from millrace.lookups.terms import Terms
 from millrace.options import Options
 from tests.engine.eddy.access_cases import any_options, plans
@@ -340,6 +340,38 @@ def test_answers_do_not_wait_for_slower_ones_before_them() -> None:
             if rows == sum(a != 0 for a in R.column("a").to_pylist()):
                 release.set()
     assert rows == sum(case.expected().values())
+
+
+def test_a_scan_that_is_given_up_ends_before_its_session() -> None:
+    """Also where it waits for the eddy: what it holds is given back while the session has threads."""
+    ended: list[int] = []
+    asked = threading.Event()
+
+    class Source(TableSource):
+        async def scan(self) -> AsyncIterator[pa.RecordBatch]:
+            try:
+                async for batch in super().scan():
+                    yield batch
+            finally:
+                ended.append(self.open_sessions)
+
+    async def look(_) -> None:
+        source.requests.append([])
+        if len(source.requests) == 5:  # four wait for the eddy, and the fifth for room
+            asked.set()
+
+    async def turns() -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    source = Source(S, before=look)
+    with Lookups() as maker:
+        scan = maker.scan("s", source)
+        scan.poll()
+        assert asked.wait(PATIENCE)
+        maker.loop.start(turns).result()
+        scan.close()
+    assert ended == [1]
 
 
 def test_a_scan_that_breaks_off_leaves_the_rest_to_the_index() -> None:

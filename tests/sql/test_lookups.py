@@ -200,7 +200,9 @@ def test_queries_leave_nothing_behind(spark, given, monkeypatch):
 
 def test_a_scan_without_a_column_is_refused(spark, given):
     scan = spark.sql("select 'a' as sku, 1 as costs")
-    wrong = millrace.lookup("w", "sku string, cost double", ["sku"], given["prices"].via[0], scan=scan)
+    wrong = millrace.lookup(
+        "w", "sku string, cost double", ["sku"], given["prices"].indexes[0].source, scan=scan
+    )
     with pytest.raises(InputError, match="lookup table 'w' has no column 'cost': did you mean 'costs'"):
         query("select * from w", spark=spark, tables={"w": wrong})
 

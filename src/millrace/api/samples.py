@@ -29,7 +29,7 @@ from millrace.errors import (
     near,
 )
 from millrace.limits.request import FetchStats
-from millrace.lookups.index_spec import IndexSpec
+from millrace.lookups.table import IndexSpec
 from millrace.predicates.callers import caller_of
 from millrace.predicates.calls import KEPT, RAISED, Outcome, Values
 from millrace.predicates.cascade import Maybe, Score, ScoreKind, Thresholds, learned

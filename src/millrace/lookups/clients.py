@@ -10,7 +10,7 @@ import datetime as dt
 import re
 import ssl
 import zlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
@@ -68,24 +68,6 @@ class Request:
     body: bytes | None = None
 
 
-def make_request(method: str, url: str, headers: Mapping[str, str], body: str | None = None) -> Request:
-    """Return a request of texts that is to be answered in JSON; the body is JSON, the headers win over ours.
-
-    Raises:
-        ValueError: It is no URL.
-    """
-    found = parse_url(url)
-    ours = {"Accept": "application/json", "Accept-Encoding": _ACCEPTED, "User-Agent": "millrace"}
-    whole: CIMultiDict[str] = CIMultiDict(ours)
-    if body is not None:
-        whole["Content-Type"] = "application/json"
-    whole.update(headers)
-    if found.user is not None or found.password is not None:
-        credentials = f"{found.user or ''}:{found.password or ''}".encode()
-        whole["Authorization"] = f"Basic {base64.b64encode(credentials).decode()}"
-    return Request(method, found.with_user(None), whole, None if body is None else body.encode())
-
-
 def parse_url(text: str) -> URL:
     """Return a URL with its escapes as they are: yarl would write some of them in other ways.
 
@@ -115,8 +97,8 @@ class Client:
     Args:
         width: Requests under way at once, at most; others wait.
         secrets: Taken out of what errors say.
-        name: Returns what errors call a request, by its URL.
         bound: What bounds an answer, in errors.
+        where: What errors call a request; its method and URL by default.
         may_pass: Statuses below 500 after which another attempt may succeed.
         exact: Whether fractions keep their digits, for decimals.
     """
@@ -125,16 +107,16 @@ class Client:
         self,
         width: int,
         secrets: Secrets,
-        name: Callable[[URL], str],
         bound: str,
         *,
+        where: str = "",
         may_pass: Collection[int] = MAY_PASS,
         exact: bool = False,
     ) -> None:
         self._width = width
         self._secrets = secrets
-        self._name = name
         self._bound = bound
+        self._where = where
         self._may_pass = may_pass
         self._exact = exact
         self._certificates = _certificates()  # now, for later it would be within some request's time
@@ -156,20 +138,55 @@ class Client:
         try:
             text = await self._read(request, most, missing)
         except (aiohttp.ClientError, Undecodable, ValueError) as error:
-            raise self._break(error, request.url) from None
+            raise self._break(error, request) from None
         if text is None:
             return ABSENT, 0
         try:
             return parse(text, exact=self._exact), len(text)
         except ValueError as error:
             said = f"the answer is no JSON ({error}): {self._excerpt(text)}"
-            raise self.refuse(request.url, "malformed answer", said, again=True) from None
+            raise self.refuse(request, "malformed answer", said, again=True) from None
         except RecursionError:
-            raise self.refuse(request.url, "malformed answer", "the answer is nested too deeply") from None
+            raise self.refuse(request, "malformed answer", "the answer is nested too deeply") from None
 
-    def refuse(self, url: URL, kind: str, message: str, **how: Any) -> Refused:
+    def make_request(
+        self, method: str, url: str, headers: Mapping[str, str], body: str | None = None
+    ) -> Request:
+        """Return a request of texts, to be answered in JSON; the body is JSON, the headers win over ours.
+
+        Raises:
+            ValueError: It is no URL.
+        """
+        found = parse_url(url)
+        ours = {"Accept": "application/json", "Accept-Encoding": _ACCEPTED, "User-Agent": "millrace"}
+        whole: CIMultiDict[str] = CIMultiDict(ours)
+        if body is not None:
+            whole["Content-Type"] = "application/json"
+        whole.update(headers)
+        if found.user is not None or found.password is not None:
+            credentials = f"{found.user or ''}:{found.password or ''}".encode()
+            whole["Authorization"] = f"Basic {base64.b64encode(credentials).decode()}"
+        return Request(method, found.with_user(None), whole, None if body is None else body.encode())
+
+    def lead(self, request: Request, to: str, kind: str) -> Request:
+        """Return a request to where an answer leads, such as its next page.
+
+        Raises:
+            Refused: That is no URL, or not of the same scheme, host and port.
+        """
+        try:
+            url = parse_url(urljoin(str(request.url), to)).with_user(None)
+        except ValueError as error:
+            raise self.refuse(request, kind, f"the {kind} leads to no URL: {error}") from None
+        if not is_same_host(request.url, url):
+            said = f"the {kind} leads to another host, {url.with_query(None)}, which is not followed"
+            raise self.refuse(request, kind, f"{said}: requests may carry credentials")
+        return replace(request, url=url)
+
+    def refuse(self, request: Request | None, kind: str, message: str, **how: Any) -> Refused:
         """Return what a failure is to whoever asked; ``how`` it is dealt with is as in :class:`Refused`."""
-        return Refused(kind, shortened(self._secrets.scrub(f"{self._name(url)}: {message}")), **how)
+        where = self._where or (request and f"{request.method} {request.url}")
+        return Refused(kind, shortened(self._secrets.scrub(f"{where}: {message}")), **how)
 
     async def _read(self, request: Request, most: int, missing: Collection[int]) -> bytes | None:
         """Send a request; return the text of the answer, or None if that is that there is nothing."""
@@ -177,13 +194,13 @@ class Client:
         try:
             if response.status in (*missing, *_EMPTY):
                 return None
-            await self._check_status(response, request.url)
+            await self._check_status(response, request)
             text = await read(response, most)
         finally:
             response.release()
         if len(text) > most:
             said = f"the answer has more bytes than {most:,}, what is left of {self._bound}"
-            raise self.refuse(request.url, "too large", said)
+            raise self.refuse(request, "too large", said)
         return text
 
     async def _follow(self, request: Request) -> tuple[aiohttp.ClientResponse, Request]:
@@ -195,20 +212,12 @@ class Client:
             if response.status not in _REDIRECTS or where is None:
                 return response, request
             response.release()
-            url = parse_url(urljoin(str(request.url), where))
-            if not is_same_host(first.url, url):
-                raise self.refuse(
-                    first.url,
-                    "redirect",
-                    f"the service redirects to another host, {url.with_user(None).with_query(None)}, which "
-                    "is not followed: requests may carry credentials",
-                )
+            request = self.lead(request, where, "redirect")
             if response.status == 303 or (response.status in (301, 302) and request.method == "POST"):
                 request = replace(request, method="GET", body=None)
-            request = replace(request, url=url.with_user(None))
-        raise self.refuse(first.url, "redirect", f"more than {MAX_REDIRECTS} redirects")
+        raise self.refuse(first, "redirect", f"more than {MAX_REDIRECTS} redirects")
 
-    async def _check_status(self, response: aiohttp.ClientResponse, url: URL) -> None:
+    async def _check_status(self, response: aiohttp.ClientResponse, request: Request) -> None:
         status, begin = response.status, b""
         if 200 <= status < 300:
             return
@@ -217,19 +226,19 @@ class Client:
         said = self._excerpt(begin)
         again = status in self._may_pass or status >= 500
         raise self.refuse(
-            url,
+            request,
             f"HTTP {status}",
             f"HTTP {status} {response.reason}{said and ': '}{said}",
             again=again,
             wait=_read_wait(response) if again else None,
         )
 
-    def _break(self, error: Exception, url: URL) -> Refused:
+    def _break(self, error: Exception, request: Request) -> Refused:
         """Return what a failure of the connection means."""
         kind = "malformed answer" if isinstance(error, Undecodable) else "connection"
         lasting = isinstance(error, ValueError) or _is_of_certificate(error)
         said = str(error) or type(error).__name__
-        return self.refuse(url, kind, f"{type(error).__name__}: {said}", again=not lasting)
+        return self.refuse(request, kind, f"{type(error).__name__}: {said}", again=not lasting)
 
     def _excerpt(self, answer: bytes) -> str:
         begin = answer[:_ERROR_BYTES].decode(errors="replace")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import pyarrow as pa
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class DatabaseSource:
     """A table or view of a database; made by :func:`database`, where the arguments are explained."""
+
+    kind: ClassVar[str] = "database"
+    can_scan: ClassVar[bool] = True
 
     url: str
     table: str
@@ -47,16 +50,8 @@ class DatabaseSource:
             raise OptionError(f"max_rows is {self.max_rows!r}, expected a whole number above 0")
 
     @property
-    def kind(self) -> str:
-        return "database"
-
-    @property
     def secrets(self) -> tuple[str, ...]:
         return names_in(self.url, *(value for _, value in self.connect_args if isinstance(value, str)))
-
-    @property
-    def can_scan(self) -> bool:
-        return True
 
     @property
     def identity(self) -> str:
@@ -77,7 +72,7 @@ class DatabaseSource:
         check_schema(schema, columns)
         check_columns(self.names, schema, "columns")
         require("lookups", self.describe(), "sqlalchemy")
-        from millrace.lookups.engines import inspected
+        from millrace.lookups.database_session import inspected
 
         has = inspected(self, secrets)
         for column in schema.names:

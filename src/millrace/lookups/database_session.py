@@ -1,5 +1,7 @@
 """Asking a database: one statement for a batch of keys, in a thread, until its time is over.
 
+Also how it is connected to, what is in it, and what its errors mean.
+
 Columns are read as the driver returns them and converted here, strictly: a dialect's own conversions would
 hide that a value is not what was declared. Keys are given as Python values without casts, so that the
 database's own type of the column decides, and its indexes are used.
@@ -12,23 +14,25 @@ import datetime as dt
 import math
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import exc
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.pool import NullPool, QueuePool
 
-from millrace.limits.secrets import Secrets
-from millrace.lookups.engines import connected, refused
+from millrace.errors import InputError, MillraceError, SetupError, near
+from millrace.limits.secrets import NAME, Secrets
 from millrace.lookups.rows import RowReader
 from millrace.lookups.source import Refused, shortened
-from millrace.lookups.threads import Threads
+from millrace.lookups.threads import Threads, within
 from millrace.lookups.values import Rules, Unfit
 
 if TYPE_CHECKING:
@@ -40,9 +44,39 @@ SCAN_ROWS = 10_000
 _WITH_TUPLES = ("postgresql", "mysql", "mariadb", "sqlite", "oracle")
 """Dialects that compare several columns at once, ``(a, b) IN ((1, 2), …)``; others get AND and OR."""
 _IDLE_SECONDS = 5.0
-"""For which a connection is kept open that nothing is asked on: others want to connect too."""
+"""After which a connection that nothing is asked on is closed, at the latest: others want to connect too."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0  # seconds until a driver is told again to stop
+
+_PATIENCE = 0.05
+"""Seconds for which a statement waits for another's connection: about what it takes to make one over TLS."""
+
+CHECK_SECONDS = 10.0
+"""For connecting and looking for the table, before anything runs."""
+
+_SYNCHRONOUS = {
+    "asyncpg": "postgresql+psycopg",
+    "aiosqlite": "sqlite",
+    "aiomysql": "mysql+pymysql",
+    "asyncmy": "mysql+pymysql",
+    "aioodbc": "mssql+pyodbc",
+}
+_SERVER_TIMEOUTS = {
+    "postgresql": "SET statement_timeout = {milliseconds}",
+    "mysql": "SET SESSION max_execution_time = {milliseconds}",
+    "mariadb": "SET SESSION max_statement_time = {seconds}",
+}
+"""What ends long statements, by SQLAlchemy's dialect; it holds for a connection."""
+
+_KNOWN = (("postgresql", "psycopg"), ("postgresql", "pg8000"), ("mysql", "pymysql"), ("mssql", "pyodbc"))
+_PACKAGES = {
+    "psycopg": "'psycopg[binary]'",
+    "psycopg2": "psycopg2-binary",
+    "MySQLdb": "mysqlclient",
+    "mysql": "mysql-connector-python",
+    "cx_Oracle": "cx_Oracle",
+}
+"""Packages of drivers that are named otherwise than their modules."""
 
 _T = TypeVar("_T")
 
@@ -55,9 +89,16 @@ class DatabaseSession:
     ) -> None:
         self._source = source
         self._columns = columns
-        self._engine, self._secrets = connected(source, secrets)
+        self._connect = partial(connected, source, secrets)
         # Without a transaction there is nothing to begin and to end: one round trip a statement.
-        self._idle = _Idle(self._engine.execution_options(isolation_level="AUTOCOMMIT"), _IDLE_SECONDS)
+        self._engine, self._secrets = self._connect(
+            isolation_level="AUTOCOMMIT",
+            skip_autocommit_rollback=True,  # nothing to undo, and a round trip with some drivers
+            poolclass=QueuePool,
+            pool_size=0,  # as many as there are statements at once
+            pool_use_lifo=True,
+        )
+        self._connections = _Connections(self._engine)
         self._reader = RowReader(schema, columns, Rules(native=True, scrub=self._secrets.scrub))
         self._dialect = self._engine.dialect.name
         self._threads = Threads(f"database {source.table}")
@@ -83,7 +124,7 @@ class DatabaseSession:
         rows: list[Any] = []
         for first in range(0, keys.num_rows, self._most_keys):
             statement, parameters = self._statement(keys.slice(first, self._most_keys))
-            asked, work = statement.limit(most + 1 - len(rows)), _Work(self._idle)
+            asked, work = statement.limit(most + 1 - len(rows)), _Work(self._connections)
             rows += await self._run(work, partial(work.all, asked, parameters))
         if len(rows) > most:
             raise Refused(
@@ -93,9 +134,10 @@ class DatabaseSession:
             )
         return self._batch(rows)
 
-    async def scan(self) -> AsyncIterator[pa.RecordBatch]:
+    async def scan(self) -> AsyncGenerator[pa.RecordBatch, None]:
         """Return all rows, by a cursor in the database; see :meth:`millrace.lookups.source.Session.scan`."""
-        work = _Work(_Idle(self._engine, 0))
+        engine, _ = self._connect(poolclass=NullPool)  # a cursor needs a transaction
+        work = _Work(_Connections(engine))
         try:
             await self._run(work, lambda: work.begin(self._select))
             while rows := await self._run(work, work.more):
@@ -109,13 +151,13 @@ class DatabaseSession:
             self._closed = True
             if self._closing is not None:
                 self._closing.cancel()
-            await self._close(self._idle.close)
+            await self._close(self._engine.dispose)
             self._threads.close()
 
     async def _close_unused(self) -> None:
         while True:
             await asyncio.sleep(_IDLE_SECONDS)
-            await self._close(self._idle.close_unused)
+            await self._close(self._engine.pool.dispose)  # those that are in use come back to it
 
     async def _close(self, close: Callable[[], None]) -> None:
         with suppress(Refused):  # so many abandoned statements that there are no threads
@@ -127,7 +169,9 @@ class DatabaseSession:
         if self._dialect == "sqlite":
             values = _spell_keys(values)
         if len(values) == 1:
-            found = self._bound[0].in_(sa.bindparam("keys", expanding=True))
+            found: sa.ColumnElement[bool] = self._bound[0].in_(sa.bindparam("keys", expanding=True))
+            if self._engine.driver == "psycopg":  # writing hundreds of parameters takes as long as the answer
+                found = self._bound[0] == sa.any_(sa.bindparam("keys"))
             return self._select.where(found), {"keys": values[0]}
         rows = list(zip(*values, strict=True))
         if self._dialect in _WITH_TUPLES:
@@ -167,60 +211,33 @@ class DatabaseSession:
             raise refused(error, self._source, self._secrets) from None
 
 
-class _Idle:
-    """Connections that are open between statements, for so many seconds; to be used in threads."""
+class _Connections:
+    """Connections of one session; to be used in threads.
 
-    def __init__(self, engine: sa.Engine, seconds: float) -> None:
+    A statement waits for one that is in use about as long as it takes to make one, and makes one then. So
+    quick statements share few, and slow ones do not hold up each other.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._seconds = seconds
-        self._lock = threading.Lock()
-        self._connections: list[tuple[sa.Connection, float]] = []  # with when they came back, the latest last
+        self._free = threading.Semaphore(1)  # the first one is made at once
 
     def take(self) -> sa.Connection:
-        """Return a connection for one statement: the one that was in use last, or a new one."""
-        with self._lock:
-            if self._connections:
-                return self._connections.pop()[0]
-        return self._engine.connect()
+        """Return a connection for one statement."""
+        self._free.acquire(timeout=_PATIENCE)
+        try:
+            return self._engine.connect()
+        except BaseException:
+            self._free.release()
+            raise
 
     def give(self, connection: sa.Connection, *, works: bool) -> None:
-        """Take a connection back; one that does not work is closed, and so are all if it broke."""
-        broken = connection.invalidated
-        try:
-            if works and not broken:
-                connection.rollback()
-        except exc.SQLAlchemyError:
-            broken = True
-        with self._lock:
-            if works and not broken and self._seconds:
-                self._connections.append((connection, time.monotonic()))
-                return
-        if broken:  # a restart breaks all
-            self._close_older(math.inf)
-        if not works:
-            connection.invalidate()
-        _close([connection])
-
-    def close_unused(self) -> None:
-        """Close those whose time is over."""
-        self._close_older(time.monotonic() - self._seconds)
-
-    def close(self) -> None:
-        """Close all, and keep none from now on."""
-        self._seconds = 0.0
-        self._close_older(math.inf)
-
-    def _close_older(self, latest: float) -> None:
-        with self._lock:
-            old = [each for each, since in self._connections if since < latest]
-            self._connections = [each for each in self._connections if each[1] >= latest]
-        _close(old)
-
-
-def _close(connections: list[sa.Connection]) -> None:
-    for connection in connections:
+        """Take a connection back; close it if it does not work."""
         with suppress(exc.SQLAlchemyError, OSError):
+            if not works:
+                connection.invalidate()
             connection.close()
+        self._free.release()
 
 
 class _Work:
@@ -229,7 +246,7 @@ class _Work:
     The lock keeps a statement from being stopped on a connection that has gone back and may be another's.
     """
 
-    def __init__(self, connections: _Idle) -> None:
+    def __init__(self, connections: _Connections) -> None:
         self._connections = connections
         self._lock = threading.Lock()
         self._connection: sa.Connection | None = None
@@ -266,7 +283,7 @@ class _Work:
         return self._result.fetchmany(SCAN_ROWS)
 
     def end(self) -> None:
-        """Give the connection back; throw it away if it may be busy still."""
+        """Give the connection back; close it if it may be busy still."""
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is None:
@@ -327,3 +344,156 @@ def _spell(value: Any) -> list[Any]:
         case dt.date():
             return [value.isoformat()]
     return [value]
+
+
+def filled_url(source: DatabaseSource, secrets: Secrets) -> tuple[URL, Secrets]:
+    """Return a source's URL with its secrets, and the secrets with what else in it is to be hidden.
+
+    Raises:
+        InputError: It is no URL of a database.
+    """
+    text = source.url
+    is_secret = NAME.fullmatch(text) is not None
+    try:
+        url = make_url(secrets.fill(text) if is_secret else text)
+    except (exc.ArgumentError, ValueError):
+        raise InputError(
+            f"{text!r} is no URL of a database, expected dialect+driver://user:${{PASSWORD}}@host/database"
+        ) from None
+    if is_secret:
+        return url, secrets.hiding(str(url.password), text) if url.password else secrets
+
+    def fill(piece: str | None) -> str | None:
+        return None if piece is None else secrets.fill(piece)
+
+    query = {
+        name: secrets.fill(value) if isinstance(value, str) else tuple(map(secrets.fill, value))
+        for name, value in url.query.items()
+    }
+    filled = url.set(
+        username=fill(url.username),
+        password=fill(url.password),
+        host=fill(url.host),
+        database=fill(url.database),
+        query=query,
+    )
+    return filled, secrets
+
+
+def connected(source: DatabaseSource, secrets: Secrets, **how: Any) -> tuple[sa.Engine, Secrets]:
+    """Return an engine, which connects when it is used, and the secrets to scrub its errors with.
+
+    ``how`` is given to SQLAlchemy.
+
+    Raises:
+        InputError: The URL cannot be used.
+        SetupError: The driver is not installed.
+    """
+    url, secrets = filled_url(source, secrets)
+    arguments = {
+        name: secrets.fill(value) if isinstance(value, str) else value for name, value in source.connect_args
+    }
+    try:
+        dialect = url.get_dialect()
+        if dialect.is_async:
+            works = _SYNCHRONOUS.get(dialect.driver, "a driver that is not")
+            raise InputError(
+                f"{source.describe()}: the driver {dialect.driver} is asynchronous, which is of no use here: "
+                f"use {works}"
+            )
+        if dialect.name == "sqlite":
+            _check_file(url.database, source, secrets)
+        engine = sa.create_engine(url, hide_parameters=True, connect_args=arguments, **how)
+    except exc.NoSuchModuleError:
+        known = [*sa.dialects.__all__, *map("{0[0]}+{0[1]}".format, _KNOWN)]
+        raise InputError(
+            f"{source.describe()}: SQLAlchemy knows no dialect {secrets.scrub(url.drivername)!r}: "
+            f"{near(url.drivername, known)} Other dialects are packages of their own, to be installed"
+        ) from None
+    except ImportError as error:
+        module = error.name or str(error)
+        raise SetupError(
+            f"{source.describe()}: the driver {module!r} is not installed: "
+            f"pip install {_PACKAGES.get(module.split('.')[0], module)}"
+        ) from None
+    except (exc.SQLAlchemyError, TypeError, ValueError) as error:
+        raise InputError(secrets.scrub(f"{source.describe()}: {said(error)}")) from None
+    _bound_statements(engine, source.terms.timeout)
+    return engine, secrets
+
+
+def _bound_statements(engine: sa.Engine, seconds: float) -> None:
+    """Have the server end statements that take longer, and a second: those of tasks that have died, say."""
+    setting = _SERVER_TIMEOUTS.get(engine.dialect.name)
+    if setting is None:
+        return
+    statement = setting.format(seconds=seconds + 1, milliseconds=math.ceil(1000 * (seconds + 1)))
+
+    @sa.event.listens_for(engine, "connect")
+    def bound(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        try:
+            cursor.execute(statement)
+        finally:
+            cursor.close()
+        connection.commit()  # or it would be undone with the transaction
+
+
+def _check_file(name: str | None, source: DatabaseSource, secrets: Secrets) -> None:
+    """Raise an InputError unless SQLite's file is there: SQLite would make an empty one."""
+    if name in (None, "", ":memory:"):
+        raise InputError(
+            f"{source.describe()}: a database in memory is seen by one connection alone; name a file"
+        )
+    assert name is not None
+    if not name.startswith("file:") and not Path(name).is_file():
+        raise InputError(f"{source.describe()}: there is no file {secrets.scrub(name)!r}")
+
+
+def inspected(source: DatabaseSource, secrets: Secrets) -> list[str]:
+    """Connect and return the names of the table's columns.
+
+    Raises:
+        InputError: The database cannot be reached or does not let us in, or there is no such table.
+        SetupError: The driver is not installed.
+    """
+    engine, secrets = connected(source, secrets, poolclass=NullPool)
+    try:
+        return within(CHECK_SECONDS, lambda: _columns(engine, source))
+    except TimeoutError:
+        raise InputError(f"{source.describe()}: no answer within {CHECK_SECONDS:g} s") from None
+    except MillraceError:
+        raise
+    except Exception as error:  # noqa: BLE001  # drivers raise what they like while they connect
+        raise InputError(shortened(secrets.scrub(f"{source.describe()}: {said(error)}"))) from None
+    finally:
+        engine.dispose()
+
+
+def _columns(engine: sa.Engine, source: DatabaseSource) -> list[str]:
+    with engine.connect() as connection:
+        inspector = sa.inspect(connection)
+        try:
+            return [column["name"] for column in inspector.get_columns(source.table, source.schema)]
+        except exc.NoSuchTableError:
+            there = inspector.get_table_names(source.schema) + inspector.get_view_names(source.schema)
+        raise InputError(f"{source.describe()}: there is no such table: {near(source.table, there)}")
+
+
+def said(error: Exception) -> str:
+    """Return what the driver said, without the statement and SQLAlchemy's own remarks."""
+    driver = getattr(error, "orig", None)
+    if driver is None:
+        return f"{type(error).__name__}: {error}"
+    return f"{type(driver).__name__}: {driver}"
+
+
+def refused(error: Exception, source: DatabaseSource, secrets: Secrets) -> Refused:
+    """Return what an error of a statement means: whether it may pass, and what to tell."""
+    driver = getattr(error, "orig", None) or error
+    again = isinstance(error, exc.OperationalError | exc.InterfaceError | exc.TimeoutError | OSError)
+    again = again or (isinstance(error, exc.DBAPIError) and error.connection_invalidated)
+    # A table that is missing is an operational error to SQLite, which has no others.
+    again = again and not str(driver).startswith(("no such table", "no such column"))
+    message = shortened(secrets.scrub(f"{source.describe()}: {said(error)}"))
+    return Refused(type(driver).__name__, message, again=again)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import pyarrow as pa
 
+from millrace.engine.arrays import joined
 from millrace.errors import InputError, OptionError
 from millrace.limits.policy import LookupOptions, check_options, settings_of
 from millrace.limits.secrets import Secrets
@@ -38,19 +39,14 @@ _RULES = Rules(native=True)
 class FunctionSource:
     """A function that is asked; made by :func:`function`, where the arguments are explained."""
 
+    kind: ClassVar[str] = "function"
+    secrets: ClassVar[tuple[str, ...]] = ()
+
     fn: Callable[..., Any]
     name: str
     terms: Terms
     can_scan: bool = False
     identity: str = field(default="", repr=False)
-
-    @property
-    def kind(self) -> str:
-        return "function"
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        return ()
 
     def describe(self) -> str:
         return f"function {self.name}"
@@ -129,12 +125,11 @@ class FunctionSession:
         lists = [keys.column(name).to_pylist() for name in self._columns]
         arguments = lists if many else [values[0] for values in lists]
         key = {} if many else {name: keys.column(name)[0] for name in self._columns}
-        pieces = await self._finish(self._call_whole(arguments))
-        return self._read_rows(pieces, key)
+        return self._read_rows(await self._finish(self._call_whole(arguments)), key)
 
-    async def scan(self) -> AsyncIterator[pa.RecordBatch]:
+    async def scan(self) -> AsyncGenerator[pa.RecordBatch, None]:
         """Return all rows; see :meth:`millrace.lookups.source.Session.scan`."""
-        returned = await self._finish(self._call([]))
+        returned = await self._finish(self._call([], lambda returned: returned))
         step: Callable[[], Awaitable[list[Any]]]
         end: Callable[[], Awaitable[Any]] | None = None
         if inspect.isasyncgen(returned):
@@ -157,27 +152,22 @@ class FunctionSession:
         """Let go of the threads."""
         self._threads.close()
 
-    async def _call(self, arguments: list[Any]) -> Any:
-        """Call the function; return what it returns, which may be a generator."""
+    async def _call(self, arguments: list[Any], take: Callable[[Any], Any]) -> Any:
+        """Call the function; return what ``take`` makes of what it returns, in the same thread."""
         fn = self._source.fn
-        if is_coroutine(fn):
-            returned = await fn(*arguments)
-        elif inspect.isasyncgenfunction(fn):
+        if is_coroutine(fn) or inspect.isasyncgenfunction(fn):
             returned = fn(*arguments)
         else:
-            returned = await self._threads.run(lambda: fn(*arguments))
-            if inspect.isawaitable(returned):
-                returned = await returned
+            returned = await self._threads.run(lambda: take(fn(*arguments)))
+        if inspect.isawaitable(returned):
+            returned = await returned
+            if isinstance(returned, Iterator):
+                return await self._threads.run(lambda: take(returned))
         return returned
 
     async def _call_whole(self, arguments: list[Any]) -> list[Any]:
-        """Call the function; return all that it returns or yields."""
-        returned = await self._call(arguments)
-        if inspect.isasyncgen(returned):
-            return [each async for each in returned]
-        if isinstance(returned, Iterator):
-            return await self._threads.run(lambda: list(returned))
-        return _split(returned)
+        returned = await self._call(arguments, _exhaust)
+        return [each async for each in returned] if inspect.isasyncgen(returned) else _split(returned)
 
     async def _finish(self, work: Awaitable[Any]) -> Any:
         """Wait for a call of the function; what it raises is a :class:`Refused`."""
@@ -211,11 +201,21 @@ class FunctionSession:
         except Unfit as error:
             said = shortened(f"{self._source.describe()}: {error}")
             raise Refused("unfit answer", said) from None
-        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        return joined(batches)
+
+
+class _Yielded(list[Any]):
+    """Pieces that were yielded one by one."""
+
+
+def _exhaust(returned: Any) -> Any:
+    return _Yielded(returned) if isinstance(returned, Iterator) else returned
 
 
 def _split(returned: Any) -> list[Any]:
     """Return what a function returned as pieces: a list may be one of rows, or one of tables."""
+    if isinstance(returned, _Yielded):
+        return returned
     if isinstance(returned, list) and returned and _read_table(returned[0]) is not None:
         return returned
     return [] if returned is None else [returned]

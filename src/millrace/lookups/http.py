@@ -1,6 +1,6 @@
 """Lookups over HTTP: a request for each key, or for several, that is answered in JSON.
 
-The source here is what to ask; :mod:`millrace.lookups.http_session` asks.
+A next page is of the same scheme, host and port: the headers may carry credentials.
 """
 
 from __future__ import annotations
@@ -8,25 +8,27 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import pyarrow as pa
 
+from millrace.engine.arrays import joined
 from millrace.errors import InputError, OptionError, UnsupportedType, near, require
 from millrace.limits.policy import LookupOptions, check_options, settings_of
 from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups import credentials, paths
 from millrace.lookups.rows import RowReader, check_columns, check_schema
-from millrace.lookups.template import base_parts, columns_of, parts, texts_of
+from millrace.lookups.source import Refused, check_mentions, shortened
+from millrace.lookups.template import base_parts, columns_of, fill_body, fill_url, parts, text_of, texts_of
 from millrace.lookups.terms import Terms
-from millrace.lookups.values import IfAbsent, Rules
+from millrace.lookups.values import ABSENT, IfAbsent, Rules, Unfit, has_decimals
 
 if TYPE_CHECKING:
-    from millrace.lookups.http_session import HttpSession
+    from millrace.lookups.clients import Request
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "QUERY")
 MEBIBYTE = 1 << 20
@@ -43,6 +45,8 @@ _OURS = ("content-length", "transfer-encoding", "connection")
 @dataclass(frozen=True)
 class HttpSource:
     """A service that is asked over HTTP; made by :func:`http`, where the arguments are explained."""
+
+    kind: ClassVar[str] = "http"
 
     url: str
     terms: Terms = field(repr=False)
@@ -99,10 +103,6 @@ class HttpSource:
             paths.relative(where, f"the path of column {column!r}")
 
     @property
-    def kind(self) -> str:
-        return "http"
-
-    @property
     def template(self) -> Any:
         """The body as a JSON value; None if there is none."""
         return None if self.body is None else json.loads(self.body)
@@ -134,18 +134,7 @@ class HttpSource:
 
     def check_names(self, columns: tuple[str, ...]) -> None:
         """Compare the bind columns with those that the URL and the body mention."""
-        for column in self.placeholders:
-            if column not in columns:
-                wanted = near(column, columns) if columns else "a scan has none."
-                raise InputError(
-                    f"{self.describe()} mentions {{{column}}}, which is no bind column: {wanted}"
-                )
-        for column in columns:
-            if column not in self.placeholders:
-                raise InputError(
-                    f"{self.describe()} lacks the bind column {column!r}: put {{{column}}} into the URL or "
-                    "the body"
-                )
+        check_mentions(self.describe(), self.placeholders, columns, "the URL or the body")
 
     def check(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> None:
         """Find what is wrong without sending a request; see :meth:`millrace.lookups.source.Source.check`."""
@@ -162,11 +151,17 @@ class HttpSource:
                     "secrets: is there a line break at their end?"
                 )
         require("lookups", self.describe(), "aiohttp")
-        from millrace.lookups.http_session import find_base
+        from millrace.lookups.clients import parse_url
 
-        scheme, host, port = find_base(self, secrets)
+        pieces = parts(self.url, "the URL")
+        values = {column: ["x"] for column in columns_of(pieces)}
+        try:
+            url = parse_url(fill_url(pieces, values, self.separator, secrets, many=False))
+        except ValueError as error:
+            said = f"the URL {self.url!r} of a lookup cannot be used: {error}"
+            raise InputError(secrets.scrub(said)) from None
         if self.connects:
-            check_reachable(scheme, host, port, self.describe(), secrets)
+            check_reachable(url.scheme, url.host or "", url.port or 0, self.describe(), secrets)
 
     def reader(self, schema: pa.Schema, columns: tuple[str, ...], scrub: Any) -> RowReader:
         """Return what makes batches of rows; InputError if a path finds several values for one column."""
@@ -182,8 +177,6 @@ class HttpSource:
 
     def open(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> HttpSession:
         """Return a session; it connects with its first request."""
-        from millrace.lookups.http_session import HttpSession
-
         return HttpSession(self, schema, columns, secrets)
 
 
@@ -254,6 +247,119 @@ def http(
         absent,
         check,
     )
+
+
+class HttpSession:
+    """An open :class:`HttpSource`."""
+
+    def __init__(
+        self, source: HttpSource, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets
+    ) -> None:
+        from millrace.lookups.clients import Client
+
+        self._source = source
+        self._columns = columns
+        self._secrets = secrets
+        self._reader = source.reader(schema, columns, secrets.scrub)
+        self._rows = paths.path(source.rows, "rows")
+        self._next = None if source.next is None else paths.path(source.next, "next")
+        self._pieces = parts(source.url, "the URL")
+        self._template = source.template
+        self._headers = {name: secrets.fill(value) for name, value in source.headers}
+        self._client = Client(
+            source.terms.max_in_flight,
+            secrets,
+            f"max_bytes={source.max_bytes:,}",
+            exact=any(map(has_decimals, schema.types)),
+        )
+
+    async def fetch(self, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """Ask for some keys; see :meth:`millrace.lookups.source.Session.fetch`."""
+        key = None
+        if self._source.terms.batch == 1:
+            key = {name: keys.column(name)[0] for name in self._columns}
+        return joined([batch async for batch in self._read_pages(keys, key)])
+
+    def scan(self) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Return everything, a batch a page; see :meth:`millrace.lookups.source.Session.scan`."""
+        return self._read_pages(None, None)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _read_pages(
+        self, keys: pa.RecordBatch | None, key: dict[str, Any] | None
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Yield the rows of each page; those of keys share ``max_bytes``, and there may be none of them."""
+        request: Request | None = self._make_request(keys)
+        assert request is not None
+        left, seen = self._source.max_bytes, {str(request.url)}
+        missing = () if keys is None else self._source.missing
+        while request is not None:
+            answer, size = await self._client.ask(request, left, missing)
+            batch = self._read_rows(answer, key, request)
+            request = self._find_next(answer, request, seen)
+            if keys is not None:
+                left, missing = left - size, ()
+            yield batch
+
+    def _make_request(self, keys: pa.RecordBatch | None) -> Request:
+        """Return the request for some keys, or for everything."""
+        many = self._source.terms.batch > 1
+        keys = pa.record_batch({}) if keys is None else keys
+        values = {
+            name: [text_of(v, column.type) for v in column.to_pylist()]
+            for name, column in zip(keys.schema.names, keys.columns, strict=True)
+        }
+        separator, secrets = self._source.separator, self._secrets
+        try:
+            url = fill_url(self._pieces, values, separator, secrets, many=many)
+            body = None
+            if self._template is not None:
+                body = fill_body(self._template, keys, many=many, joined=separator, secrets=secrets)
+            return self._client.make_request(self._source.method, url, self._headers, body)
+        except ValueError as error:
+            said = self._secrets.scrub(f"{self._source.describe()}: {error}")
+            raise Refused("unsendable key", shortened(said)) from None
+
+    def _read_rows(self, answer: Any, key: dict[str, Any] | None, request: Request) -> pa.RecordBatch:
+        try:
+            return self._reader.batch(self._find_rows(answer), key)
+        except Unfit as error:
+            raise self._client.refuse(request, "unfit answer", str(error)) from None
+
+    def _find_rows(self, answer: Any) -> list[Any]:
+        """Return the rows of an answer."""
+        if answer is ABSENT:
+            return []
+        if self._rows.steps is None:
+            try:
+                return self._rows.all(answer)
+            except RecursionError:
+                raise Unfit(f"the answer is nested too deeply for the path {self._rows.text}") from None
+        found = self._rows.one(answer)
+        if found is ABSENT:
+            if self._source.absent == "null":
+                return []
+            raise Unfit(f"the answer has nothing at rows={self._rows.text!r}")
+        if found is None:
+            return []
+        return found if isinstance(found, list) else [found]
+
+    def _find_next(self, answer: Any, request: Request, seen: set[str]) -> Request | None:
+        """Return the request for the next page, or None if this is the last."""
+        found = ABSENT if self._next is None or answer is ABSENT else self._next.one(answer)
+        if found is ABSENT or found is None or found == "":
+            return None
+        if not isinstance(found, str):
+            said = f"the next page is no text but a {type(found).__name__}"
+            raise self._client.refuse(request, "next page", said)
+        following = self._client.lead(request, found, "next page")
+        if str(following.url) in seen:
+            said = f"the next page is one that came before, {following.url}"
+            raise self._client.refuse(request, "next page", said)
+        seen.add(str(following.url))
+        return following
 
 
 def _check_header(name: object, value: object) -> None:

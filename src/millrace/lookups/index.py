@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.access.modules import Answer
+from millrace.engine.arrays import joined
 from millrace.engine.figures import ModuleFigures
 from millrace.errors import ExecutionError
 from millrace.limits import codec
@@ -28,8 +29,8 @@ from millrace.limits.fetcher import Connect, Fetcher, News
 from millrace.limits.request import Refused
 from millrace.limits.secrets import Secrets
 from millrace.lookups.bindings import grouped, narrowed
-from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.loop import Loop
+from millrace.lookups.table import IndexSpec
 
 CAPACITY = 65_536
 """Bindings that wait for their answers, from which on the eddy is not to bring more tuples."""
@@ -227,7 +228,7 @@ class _Session:
         return rows, counts
 
     def together(self, rows: list[pa.RecordBatch]) -> pa.RecordBatch:
-        return rows[0] if len(rows) == 1 else pa.concat_batches(rows)
+        return joined(rows)
 
     def failures(self, keys: pa.RecordBatch, error: Exception, attempts: int) -> list[Failure]:
         """Return the same for each key: of several, all were asked in vain."""

@@ -13,6 +13,8 @@ from typing import Any
 
 from millrace.limits.event_loop import runner
 
+_Started = tuple[asyncio.AbstractEventLoop, asyncio.Event]
+
 
 class Loop:
     """Runs coroutines until it is closed; the thread starts with the first one."""
@@ -20,8 +22,7 @@ class Loop:
     def __init__(self) -> None:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._started: Future[_Started] = Future()
 
     def start(self, function: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
         """Run a coroutine function in the loop; it is cancelled when the loop is closed."""
@@ -37,32 +38,30 @@ class Loop:
 
     def close(self) -> None:
         """Cancel what runs, let it clean up, and end the thread."""
-        if self._thread is None:
-            return
-        assert self._loop is not None
-        assert self._stop is not None
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-        self._thread = None
+        if self._thread is not None:
+            loop, stop = self._started.result()
+            loop.call_soon_threadsafe(stop.set)
+            self._thread.join()
+            self._thread = None
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._starting:
             if self._thread is None:
-                ready = threading.Event()
-                self._thread = threading.Thread(
-                    target=self._run, args=(ready,), name="millrace lookups", daemon=True
-                )
+                self._started = Future()
+                self._thread = threading.Thread(target=self._run, name="millrace lookups", daemon=True)
                 self._thread.start()
-                ready.wait()
-        assert self._loop is not None
-        return self._loop
+        return self._started.result()[0]
 
-    def _run(self, ready: threading.Event) -> None:
-        with runner() as running:
-            running.run(self._serve(ready))
+    def _run(self) -> None:
+        try:
+            with runner() as running:
+                running.run(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
 
-    async def _serve(self, ready: threading.Event) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        ready.set()
-        await self._stop.wait()  # asyncio.run cancels all other tasks then, and waits for them
+    async def _serve(self) -> None:
+        stop = asyncio.Event()
+        self._started.set_result((asyncio.get_running_loop(), stop))
+        await stop.wait()  # asyncio.run cancels all other tasks then, and waits for them

@@ -13,8 +13,8 @@ from millrace.limits.clock import WallClock
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.secrets import Secrets
 from millrace.lookups.index import LookupIndex
-from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.loop import Loop
+from millrace.lookups.table import IndexSpec
 from millrace.predicates.estimate import LookupEstimate
 
 

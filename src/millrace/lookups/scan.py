@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from contextlib import aclosing
 from typing import Any
 
 import pyarrow as pa
@@ -63,7 +64,8 @@ class LookupScan:
         self._room = asyncio.Semaphore(_AHEAD)
         self._reading: Future[Any] | None = None
         self._closed = False
-        self._rows = self._batches = self._given = 0
+        self._given = False
+        self._rows = self._batches = 0
 
     def wake_by(self, event: threading.Event) -> None:
         """Set this event whenever something has come."""
@@ -107,8 +109,7 @@ class LookupScan:
         try:
             secrets = await self._secrets()
             again = retry_if_exception(self._may_begin_again)
-            repeated = AsyncRetrying(**policy.schedule(self._source.terms), retry=again)
-            await repeated(self._read_once, secrets)
+            await AsyncRetrying(**policy.schedule(self._source.terms), retry=again)(self._read_once, secrets)
             self._tell(None)
         except asyncio.CancelledError:
             if not self._closed:
@@ -123,12 +124,14 @@ class LookupScan:
     async def _read_once(self, secrets: Secrets) -> None:
         session = self._source.open(self._schema, (), secrets)
         try:
-            steps = session.scan()
-            while (batch := await wait_within(anext(steps, None), self._source.terms.timeout)) is not None:
-                if batch.num_rows:
-                    await self._room.acquire()
-                    self._tell(batch)
-                    self._given += 1
+            async with aclosing(session.scan()) as steps:
+                while (
+                    batch := await wait_within(anext(steps, None), self._source.terms.timeout)
+                ) is not None:
+                    if batch.num_rows:
+                        await self._room.acquire()
+                        self._tell(batch)
+                        self._given = True
         finally:
             await session.close()
 

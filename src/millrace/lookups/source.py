@@ -7,11 +7,12 @@ What a session raises when a request fails is :class:`Refused`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from millrace.errors import InputError, near
 from millrace.limits.request import Answered, Refused
 from millrace.limits.secrets import Secrets
 from millrace.lookups.terms import Terms
@@ -26,6 +27,20 @@ def shortened(text: str, most: int = MOST_SHOWN) -> str:
     """Return the beginning of a text, on one line; secrets have to be out of it already."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def check_mentions(where: str, mentioned: Sequence[str], columns: Sequence[str], place: str) -> None:
+    """Raise an InputError where a text mentions other columns than the bind columns, or lacks one.
+
+    ``place`` is where they belong, in errors.
+    """
+    for column in mentioned:
+        if column not in columns:
+            wanted = near(column, columns) if columns else "a scan has none."
+            raise InputError(f"{where} mentions {{{column}}}, which is no bind column: {wanted}")
+    for column in columns:
+        if column not in mentioned:
+            raise InputError(f"{where} lacks the bind column {column!r}: put {{{column}}} into {place}")
 
 
 class Session(Protocol):
@@ -48,7 +63,7 @@ class Session(Protocol):
             Refused: The request failed, or the answer is not of the schema.
         """
 
-    def scan(self) -> AsyncIterator[pa.RecordBatch]:
+    def scan(self) -> AsyncGenerator[pa.RecordBatch, None]:
         """Return all rows, batch by batch; only of a source that ``can_scan``.
 
         Raises:
@@ -67,12 +82,13 @@ class Naming(Protocol):
         """Raise :class:`millrace.errors.InputError` where it mentions others, or lacks one."""
 
 
+@runtime_checkable
 class Source(Protocol):
     """What to ask, and how; frozen and picklable."""
 
     @property
     def kind(self) -> str:
-        """``"http"``, ``"database"`` or ``"function"``."""
+        """``"http"``, ``"database"``, ``"function"`` or ``"llm"``, for plans."""
 
     @property
     def terms(self) -> Terms: ...

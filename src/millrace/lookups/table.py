@@ -7,10 +7,12 @@ asked before a query runs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyarrow import types as t
@@ -18,11 +20,56 @@ from pyarrow import types as t
 from millrace import limits
 from millrace.engine.tuples.keys import is_key_type
 from millrace.errors import ExecutionError, InputError, OptionError, near
+from millrace.limits.registration import Registration
 from millrace.limits.secrets import Secrets
-from millrace.lookups.index_spec import ON_ERROR, IndexSpec, OnError
 from millrace.lookups.source import Naming, Source
 
-_SOURCE = ("terms", "kind", "describe", "check", "open")
+OnError = Literal["fail", "skip", "null"]
+ON_ERROR: tuple[str, ...] = ("fail", "skip", "null")
+
+
+@dataclass(frozen=True)
+class IndexSpec:
+    """An index: bind columns of a lookup table, and the source that is asked with values of them.
+
+    Attributes:
+        columns: The bind columns.
+        schema: All columns of the table, in the types of its rows.
+        on_error: What a key comes to that cannot be looked up: ``"fail"`` fails the query, ``"skip"`` takes
+            it to have no rows, ``"null"`` to have one row whose other columns are null.
+        cache: Where rows outlive the job: a folder, or a ``.sqlite`` file; None for nowhere.
+        ttl: Seconds for which they do; None for ever.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    schema: pa.Schema
+    source: Source
+    on_error: OnError = "fail"
+    cache: Path | None = None
+    ttl: float | None = None
+
+    @property
+    def keys(self) -> pa.Schema:
+        """The bind columns with their types."""
+        return pa.schema([self.schema.field(column) for column in self.columns])
+
+    def fingerprint(self, secrets: Secrets) -> str:
+        """Return what rows in a cache are known by: they are those of this source, asked for these columns.
+
+        Every secret of the request counts, wherever it stands: a service may answer each of its clients in
+        another way. So a new password makes a new cache.
+        """
+        parts = [self.source.identity, *map(str, (self.columns, self.schema.names, self.schema.types))]
+        parts += [secrets.values()[name] for name in self.source.secrets]
+        return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+
+    def registration(self, secrets: Secrets, *, stream: bool = False) -> Registration:
+        """Return what the planning process registers for this index; answers to a stream outlive its jobs."""
+        needed = {name: value for name, value in secrets.values().items() if name in self.source.secrets}
+        fingerprint = self.fingerprint(secrets) if stream or self.cache is not None else ""
+        terms = self.source.terms
+        return terms.registration(self.name, Secrets(needed), fingerprint, self.cache, self.ttl)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,50 +79,31 @@ class LookupTable:
     Attributes:
         name: What plans, reports and errors call it.
         schema: Its columns, in the Arrow types of Spark's.
-        bind: The sets of bind columns, as the schema spells them.
-        via: The source of each set.
+        indexes: One for each set of bind columns.
         frame: A scan that Spark or the tasks read: a DataFrame or a path of Parquet data; None without.
         sources: Scans by sources.
-        on_error: What becomes of a key that cannot be answered: ``"fail"``, ``"skip"`` (it has no rows) or
-            ``"null"`` (one row: the key, the other columns null).
-        cache: Where answers are kept between runs, None for nowhere.
-        ttl: How long they are good, in seconds; None for ever.
     """
 
     name: str
     schema: pa.Schema
-    bind: tuple[tuple[str, ...], ...]
-    via: tuple[Source, ...]
+    indexes: tuple[IndexSpec, ...]
     frame: Any = None
     sources: tuple[Source, ...] = ()
-    on_error: OnError = "fail"
-    cache: Path | None = None
-    ttl: float | None = None
+
+    @property
+    def bind(self) -> tuple[tuple[str, ...], ...]:
+        """The sets of bind columns, as the schema spells them."""
+        return tuple(index.columns for index in self.indexes)
 
     @property
     def is_set(self) -> bool:
         """Whether rows may come from several access methods, so that equal rows are one."""
-        return len(self.bind) > 1 or self.is_scanned
+        return len(self.indexes) > 1 or self.is_scanned
 
     @property
     def is_scanned(self) -> bool:
         """Whether it has a scan."""
         return self.frame is not None or bool(self.sources)
-
-    def indexes(self) -> tuple[IndexSpec, ...]:
-        """Return what to run for each set of bind columns."""
-        return tuple(
-            IndexSpec(
-                self.name if len(self.bind) == 1 else f"{self.name}({', '.join(columns)})",
-                columns,
-                self.schema,
-                source,
-                self.on_error,
-                self.cache,
-                self.ttl,
-            )
-            for columns, source in zip(self.bind, self.via, strict=True)
-        )
 
     def check(self) -> None:
         """Find what is wrong with the sources before anything runs, in the process that plans the query.
@@ -84,8 +112,8 @@ class LookupTable:
             MillraceError: A source cannot work as it is declared, or a secret is missing.
         """
         limits.check_libraries(f"lookup table {self.name!r}")
-        asked = [*zip(self.bind, self.via, strict=True), *(((), source) for source in self.sources)]
-        for columns, source in asked:
+        asked = [(index.columns, index.source) for index in self.indexes]
+        for columns, source in [*asked, *(((), source) for source in self.sources)]:
             secrets = Secrets.of_environment(source.secrets, f"lookup table {self.name!r}")
             source.check(self.schema, columns, secrets)
 
@@ -116,13 +144,14 @@ def table_of(
     names = _columns(where, schema)
     sets = _bind_sets(where, bind, schema, names)
     frame, sources = _scans(where, scan)
-    table = LookupTable(
-        name, schema, sets, _sources(where, via, sets), frame, sources, _on_error(where, on_error),
-        _cache(where, cache), _ttl(where, ttl, cache),
-    )  # fmt: skip
-    for columns, source in zip(sets, table.via, strict=True):
+    kept = _on_error(where, on_error), _cache(where, cache), _ttl(where, ttl, cache)
+    indexes = []
+    for columns, source in zip(sets, _sources(where, via, sets), strict=True):
         if isinstance(source, Naming):
             source.check_names(columns)
+        called = name if len(sets) == 1 else f"{name}({', '.join(columns)})"
+        indexes.append(IndexSpec(called, columns, schema, source, *kept))
+    table = LookupTable(name, schema, tuple(indexes), frame, sources)
     if table.is_set:
         _check_set(where, schema, table)
     return table
@@ -202,20 +231,15 @@ def _no_key(kind: pa.DataType) -> str | None:
     return None if is_key_type(kind) else "for keys of this type do not exist"
 
 
-def _is_source(value: object) -> bool:
-    return all(hasattr(value, name) for name in _SOURCE)
-
-
 def _sources(where: str, via: object, sets: tuple[tuple[str, ...], ...]) -> tuple[Source, ...]:
-    several = isinstance(via, list | tuple)
     given: list[Any] = list(via) if isinstance(via, list | tuple) else [via] * len(sets)
     for each in given:
-        if not _is_source(each):
+        if not isinstance(each, Source):
             raise InputError(
                 f"{where}: via is given as {type(each).__name__}: expected millrace.http(…), "
                 "millrace.database(…) or millrace.function(…)"
             )
-    if several and len(given) != len(sets):
+    if len(given) != len(sets):
         raise InputError(
             f"{where}: via has {len(given)} sources for {len(sets)} sets of bind columns: expected one for "
             "each, or a single one for all"
@@ -233,8 +257,8 @@ def _scans(where: str, scan: object) -> tuple[Any, tuple[Source, ...]]:
             frames.append(str(each))
         elif hasattr(each, "mapInArrow") and hasattr(each, "schema"):
             frames.append(each)
-        elif _is_source(each):
-            if not getattr(each, "can_scan", False):
+        elif isinstance(each, Source):
+            if not each.can_scan:
                 raise InputError(
                     f"{where}: scan is {each.describe()}, which only answers for keys; expected one that can "
                     "return all rows, a path of Parquet data, or a DataFrame"

@@ -1,16 +1,17 @@
 """Blocking calls in threads, that nobody has to wait for.
 
 The executor of the standard library is joined when the process ends, and a call that never returns keeps its
-place in it. Here a new thread begins when all others are busy, and none keeps the process alive. Calls that
-follow each other are done by the same thread: a generator may hold what is bound to it.
+place in it. Here a new thread begins when all others are busy, and none keeps the process alive.
 """
 
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from millrace.lookups.source import Refused
@@ -19,17 +20,21 @@ ABANDONED = 32
 """Calls that were given up and have not returned; with more, no further one is begun."""
 
 _T = TypeVar("_T")
-_Call = tuple[Callable[[], Any], asyncio.AbstractEventLoop, asyncio.Future[Any]]
+_Calls = SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
 
 
 class Threads:
-    """Runs calls in daemon threads; to be used in one event loop."""
+    """Runs calls in daemon threads; to be used in one event loop.
+
+    The thread that was the last to become free does the next call. So calls that follow each other, with none
+    beside them, are done by one thread: a generator may hold what is bound to it.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._threads = self._idle = 0
-        self._abandoned: set[asyncio.Future[Any]] = set()
+        self._threads: list[_Calls] = []
+        self._free: list[_Calls] = []
+        self._abandoned: set[Future[Any]] = set()
 
     async def run(self, function: Callable[[], _T]) -> _T:
         """Return what the function returns, called in a thread that does nothing else meanwhile.
@@ -43,57 +48,49 @@ class Threads:
             raise Refused(
                 "stuck", f"{len(self._abandoned)} earlier calls of {self._name} have not returned", again=True
             )
-        if self._idle:
-            self._idle -= 1
-        else:
-            threading.Thread(target=_work, args=(self._calls,), name=self._name, daemon=True).start()
-            self._threads += 1
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
-        answer.add_done_callback(self._returned)
-        self._calls.put((function, loop, answer))
+        free = self._free.pop() if self._free else None
+        calls = free if free is not None and free in self._threads else self._start()
+        answer: Future[_T] = Future()
+        answer.set_running_or_notify_cancel()  # whoever stops waiting does not stop the call
+        calls.put((function, answer))
+        waited = asyncio.wrap_future(answer)
+        waited.add_done_callback(lambda each: each.cancelled() or each.exception())  # it is known
         try:
-            result: _T = await asyncio.shield(answer)
+            return await waited
         except asyncio.CancelledError:
-            if not answer.done():
-                self._abandoned.add(answer)
+            self._abandoned.add(answer)
+            answer.add_done_callback(self._abandoned.discard)
             raise
-        return result
 
     def close(self) -> None:
         """End the threads that have nothing to do, and the others once they have returned."""
-        for _ in range(self._threads):
-            self._calls.put(None)
+        for calls in self._threads:
+            calls.put(None)
+        self._threads.clear()
 
-    def _returned(self, answer: asyncio.Future[Any]) -> None:
-        self._idle += 1
-        self._abandoned.discard(answer)
-        answer.exception()  # it is known, also where nobody waits for it
+    def _start(self) -> _Calls:
+        calls: _Calls = SimpleQueue()
+        self._threads.append(calls)
+        threading.Thread(target=self._work, args=(calls,), name=self._name, daemon=True).start()
+        return calls
 
-
-def _work(calls: queue.SimpleQueue[_Call | None]) -> None:
-    while (call := calls.get()) is not None:
-        function, loop, answer = call
-        result, error = None, None
-        try:
-            result = function()
-        except BaseException as raised:  # noqa: BLE001  # whatever it is, the caller gets it
-            error = raised
-        try:
-            loop.call_soon_threadsafe(_tell, answer, result, error)
-        except RuntimeError:
-            return  # the loop is closed: nobody wants to know
-        del call, function, answer, result, error
+    def _work(self, calls: _Calls) -> None:
+        while (call := calls.get()) is not None:
+            tell = _call(*call)
+            self._free.append(calls)  # first: whoever hears of it may have the next call
+            tell()
+            del call, tell
 
 
-def _tell(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if isinstance(error, StopIteration) or not isinstance(error, Exception | None):
-        # Futures and event loops have other uses for these.
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-    if error is None:
-        answer.set_result(result)
-    else:
-        answer.set_exception(error)
+def _call(function: Callable[[], _T], answer: Future[_T]) -> Callable[[], None]:
+    """Call a function; return what tells whoever waits for its answer."""
+    try:
+        return partial(answer.set_result, function())
+    except BaseException as error:  # noqa: BLE001  # whatever it is, the caller gets it
+        if isinstance(error, StopIteration) or not isinstance(error, Exception):
+            # Futures and event loops have other uses for these.
+            return partial(answer.set_exception, RuntimeError(f"{type(error).__name__}: {error}"))
+        return partial(answer.set_exception, error)
 
 
 def within(seconds: float, function: Callable[[], _T]) -> _T:
@@ -102,20 +99,11 @@ def within(seconds: float, function: Callable[[], _T]) -> _T:
     Raises:
         TimeoutError: It has not returned in time; it goes on alone.
     """
-    done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-
-    def work() -> None:
-        try:
-            done.put((function(), None))
-        except BaseException as raised:  # noqa: BLE001  # whatever it is, the caller gets it
-            done.put((None, raised))
-
-    threading.Thread(target=work, daemon=True).start()
+    answer: Future[_T] = Future()
+    threading.Thread(target=lambda: _call(function, answer)(), daemon=True).start()
     try:
-        result, error = done.get(timeout=seconds)
-    except queue.Empty:
+        return answer.result(seconds)
+    except TimeoutError:
+        if answer.done():
+            raise
         raise TimeoutError(f"not done within {seconds:g} s") from None
-    if error is not None:
-        raise error
-    returned: _T = result
-    return returned

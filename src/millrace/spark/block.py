@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from millrace.lookups.index_spec import IndexSpec
     from millrace.lookups.source import Source
+    from millrace.lookups.table import IndexSpec
     from millrace.parquet.tables import ParquetTable
     from millrace.spark.coordinator import Registered
     from millrace.spark.reports import Reports

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from millrace.limits.registration import Address
     from millrace.limits.secrets import Secrets
     from millrace.lookups.index import LookupIndex
-    from millrace.lookups.index_spec import IndexSpec
     from millrace.lookups.scan import LookupScan
     from millrace.lookups.source import Source
+    from millrace.lookups.table import IndexSpec
     from millrace.spark.block import LookupInput
 
 DIAL_SECONDS = 2.0

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit, urlunsplit
 from millrace.errors import BudgetError, InputError, OptionError
 from millrace.limits.budget import Usage
 from millrace.limits.secrets import Secrets, names_in
-from millrace.lookups.clients import MAY_PASS, Client, make_request
+from millrace.lookups.clients import MAY_PASS, Client
 from millrace.lookups.credentials import check_url
-from millrace.lookups.source import Refused, shortened
+from millrace.lookups.source import Refused
 from millrace.lookups.values import parse
 
 
@@ -126,6 +126,10 @@ class Model:
         """The names of the secrets that it needs."""
         return names_in(self.base_url, self.api_key or "")
 
+    def describe(self) -> str:
+        """Return a line for plans and errors."""
+        return f"model {self.name} at {self.base_url}"
+
     @property
     def asks(self) -> str:
         """What its answers depend on, as text without secrets."""
@@ -147,8 +151,8 @@ class Priced:
         usage: Usage = answer.usage
         if not usage.told:
             raise BudgetError(
-                f"model {self.model.name} at {self.model.base_url} does not say how many tokens a request "
-                "has taken (usage), so max_cost cannot be kept: bound max_requests instead"
+                f"{self.model.describe()} does not say how many tokens a request has taken (usage), so "
+                "max_cost cannot be kept: bound max_requests instead"
             )
         return self.model.cost(usage)
 
@@ -162,16 +166,18 @@ class Endpoint:
 
     def __init__(self, model: Model, secrets: Secrets, width: int, *, exact: bool = False) -> None:
         self._model = model
-        self._secrets = secrets
         self._exact = exact
         pieces = urlsplit(secrets.fill(model.base_url))
         self._url = urlunsplit(pieces._replace(path=pieces.path.rstrip("/") + "/chat/completions"))
         key = model.api_key
         self._headers = {} if key is None else {"Authorization": f"Bearer {secrets.fill(key)}"}
-        self._where = f"model {model.name} at {model.base_url}"
-        bound = f"{MOST_BYTES:,} for one answer"
-        may_pass = (*MAY_PASS, 409)
-        self._client = Client(width, secrets, lambda _: self._where, bound, may_pass=may_pass)
+        self._client = Client(
+            width,
+            secrets,
+            f"{MOST_BYTES:,} for one answer",
+            where=model.describe(),
+            may_pass=(*MAY_PASS, 409),
+        )
 
     async def ask(self, system: str, questions: list[str], item: dict[str, Any]) -> tuple[list[Any], Usage]:
         """Return an answer for each question, and what they took together.
@@ -181,20 +187,24 @@ class Endpoint:
         Raises:
             Refused: It did not answer, or not like that.
         """
-        document = await self._request(self._make_body(system, questions, item))
+        text = json.dumps(self._make_body(system, questions, item), ensure_ascii=False)
+        try:
+            request = self._client.make_request("POST", self._url, self._headers, text)
+        except ValueError as error:
+            said = f"{type(error).__name__}: {error}"
+            raise self._client.refuse(None, "connection", said) from None
+        document, _ = await self._client.ask(request, MOST_BYTES)
         usage = _read_usage(document, sum(map(len, questions)))
         try:
             choice = document["choices"][0]
             if choice.get("finish_reason") == "length":
-                why = "the answer was cut off: give a larger max_tokens"
-                raise self.unfit(why, usage)
-            text = _strip_fence(choice["message"]["content"]).encode()
-            numbered = parse(text, exact=self._exact)["answers"]
+                raise self.unfit("the answer was cut off: give a larger max_tokens", usage)
+            answer = _strip_fence(choice["message"]["content"]).encode()
+            numbered = parse(answer, exact=self._exact)["answers"]
             numbers = [each["number"] for each in numbered]
             answers = [each["answer"] for each in numbered]
         except (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
-            why = f"no list of answers ({type(error).__name__})"
-            raise self.unfit(why, usage) from None
+            raise self.unfit(f"no list of answers ({type(error).__name__})", usage) from None
         if numbers != list(range(1, len(questions) + 1)):
             raise self.unfit(f"{len(questions)} questions, but answers to others", usage)
         return answers, usage
@@ -217,21 +227,9 @@ class Endpoint:
     async def close(self) -> None:
         await self._client.close()
 
-    async def _request(self, body: dict[str, Any]) -> Any:
-        try:
-            text = json.dumps(body, ensure_ascii=False)
-            request = make_request("POST", self._url, self._headers, text)
-        except ValueError as error:
-            raise self._refuse("connection", f"{type(error).__name__}: {error}") from None
-        document, _ = await self._client.ask(request, MOST_BYTES)
-        return document
-
     def unfit(self, message: str, usage: Usage) -> Refused:
         """Return the error of an answer that is not what was asked for."""
-        return self._refuse("unfit answer", message, again=True, singly=True, usage=usage)
-
-    def _refuse(self, kind: str, message: str, **how: Any) -> Refused:
-        return Refused(kind, shortened(self._secrets.scrub(f"{self._where}: {message}")), **how)
+        return self._client.refuse(None, "unfit answer", message, again=True, singly=True, usage=usage)
 
 
 def _write_task(system: str, count: int) -> str:
@@ -244,19 +242,15 @@ def _write_task(system: str, count: int) -> str:
 
 
 def _make_format(item: dict[str, Any]) -> dict[str, Any]:
-    item = {
-        "type": "object",
-        "properties": {"number": {"type": "integer"}, "answer": item},
-        "required": ["number", "answer"],
-        "additionalProperties": False,
-    }
-    schema = {
-        "type": "object",
-        "properties": {"answers": {"type": "array", "items": item}},
-        "required": ["answers"],
-        "additionalProperties": False,
-    }
+    numbered = object_schema({"number": {"type": "integer"}, "answer": item})
+    schema = object_schema({"answers": {"type": "array", "items": numbered}})
     return {"type": "json_schema", "json_schema": {"name": "answers", "strict": True, "schema": schema}}
+
+
+def object_schema(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of an object with these fields alone."""
+    names = list(fields)
+    return {"type": "object", "properties": fields, "required": names, "additionalProperties": False}
 
 
 def _strip_fence(text: str) -> str:

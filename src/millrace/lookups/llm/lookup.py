@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyarrow import types as t
 
-from millrace.errors import InputError, OptionError, near
+from millrace.errors import OptionError
 from millrace.limits.secrets import Secrets
-from millrace.lookups.llm.endpoint import Endpoint, Model, Prompt
+from millrace.lookups.llm.endpoint import Endpoint, Model, Prompt, object_schema
 from millrace.lookups.rows import RowReader, check_schema
-from millrace.lookups.source import Answered, Refused
+from millrace.lookups.source import Answered, Refused, check_mentions
 from millrace.lookups.terms import Terms
 from millrace.lookups.values import Rules, Unfit, has_decimals
 
@@ -27,24 +27,19 @@ _SYSTEM = (
 class ModelSource:
     """A model that is asked for rows, one for each key; made by :func:`millrace.models.lookup`."""
 
+    kind: ClassVar[str] = "llm"
+    can_scan: ClassVar[bool] = False
+
     model: Model
     prompt: Prompt
     terms: Terms
 
     @property
-    def kind(self) -> str:
-        return "llm"
-
-    @property
     def secrets(self) -> tuple[str, ...]:
         return self.model.secrets
 
-    @property
-    def can_scan(self) -> bool:
-        return False
-
     def describe(self) -> str:
-        return f"model {self.model.name} at {self.model.base_url}"
+        return self.model.describe()
 
     @property
     def identity(self) -> str:
@@ -57,12 +52,7 @@ class ModelSource:
         check_schema(schema, columns)
         if not columns:
             raise OptionError(f"{self.describe()} is no scan: bind the columns of its prompt")
-        for name in self.prompt.columns:
-            if name not in columns:
-                raise InputError(f"the prompt has {{{name}}}, which is no bind column: {near(name, columns)}")
-        for name in columns:
-            if name not in self.prompt.columns:
-                raise InputError(f"the prompt lacks the bind column {name!r}: put {{{name}}} into it")
+        check_mentions("the prompt", self.prompt.columns, columns, "it")
 
     def open(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> ModelSession:
         """Return a session; it connects with its first request."""
@@ -81,13 +71,7 @@ class ModelSession:
         self._reader = RowReader(self._wanted, (), Rules(absent="null", scrub=secrets.scrub))
         exact = any(map(has_decimals, self._wanted.types))
         self._endpoint = Endpoint(source.model, secrets, source.terms.max_in_flight, exact=exact)
-        fields = {field.name: _json_type(field.type) for field in self._wanted}
-        self._item = {
-            "type": "object",
-            "properties": fields,
-            "required": list(fields),
-            "additionalProperties": False,
-        }
+        self._item = object_schema({field.name: _json_type(field.type) for field in self._wanted})
         self._system = f"{_SYSTEM} The fields: {', '.join(f'{f.name} ({f.type})' for f in self._wanted)}."
 
     async def fetch(self, keys: pa.RecordBatch) -> Answered:
@@ -106,7 +90,7 @@ class ModelSession:
         ]
         return Answered(pa.RecordBatch.from_arrays(columns, schema=self._schema), usage)
 
-    def scan(self) -> AsyncIterator[pa.RecordBatch]:
+    def scan(self) -> AsyncGenerator[pa.RecordBatch, None]:
         """Never called: it cannot scan."""
         raise Refused("no scan", f"{self._source.describe()} is no scan")
 
@@ -120,13 +104,7 @@ def _json_type(kind: pa.DataType) -> dict[str, Any]:
         return {"type": ["array", "null"], "items": _json_type(kind.value_type)}
     if t.is_struct(kind):
         fields = {field.name: _json_type(field.type) for field in kind.fields}
-        names = list(fields)
-        return {
-            "type": ["object", "null"],
-            "properties": fields,
-            "required": names,
-            "additionalProperties": False,
-        }
+        return {**object_schema(fields), "type": ["object", "null"]}
     if t.is_map(kind):
         return {"type": ["object", "null"], "additionalProperties": _json_type(kind.item_type)}
     if t.is_decimal(kind):

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millrace.engine.plan.expressions import And, Column, ColumnRef, Compare, InList, Literal, Or, Predicate
 from millrace.engine.plan.spec import Equality, RelationSpec
-from millrace.lookups.index_spec import IndexSpec
+from millrace.lookups.table import IndexSpec
 from millrace.spark.block import FrameInput, LookupInput, ParquetInput
 from millrace.sql.blocks.conditions import SplitConjuncts, connected
 from millrace.sql.blocks.join_graph import JoinInput, schema_of
@@ -90,7 +90,7 @@ def bind(
             plan.equalities.append(equality)
             reached.add(spec.alias)
     for alias, lookup in lookups.items():
-        bound = tuple(i for i in lookup.table.indexes() if all(ties[alias, c] for c in i.columns))
+        bound = tuple(i for i in lookup.table.indexes if all(ties[alias, c] for c in i.columns))
         if bound or lookup.needs_keys or not scans:
             plan.indexes[alias] = bound
     return plan

@@ -42,7 +42,7 @@ from millrace.engine.plan.expressions import (
     beside,
 )
 from millrace.engine.plan.spec import RelationSpec
-from millrace.lookups.index_spec import IndexSpec
+from millrace.lookups.table import IndexSpec
 from millrace.spark import task_inputs
 from millrace.spark.block import FrameInput, Input
 from millrace.sql.aggregation import aggregates, is_windowed
@@ -493,7 +493,7 @@ class _Relation:
         if lookup is None:
             return ()
         columns = {key.right.ref.column for key in keys if isinstance(key.right, Column)}
-        bound = [index for index in lookup.table.indexes() if columns.issuperset(index.columns)]
+        bound = [index for index in lookup.table.indexes if columns.issuperset(index.columns)]
         if lookup.table.is_set:
             raise Unsupported("equal rows of it are one, wherever they come from")
         if not bound:
