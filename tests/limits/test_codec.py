@@ -30,7 +30,7 @@ messages = st.lists(
     | st.builds(m.Settle, keys, counts, st.binary())
     | st.builds(m.Fail, st.integers(0, 9), failures)
     | st.builds(m.ClaimReply, st.integers(0, 9), keys, keys, failures, keys, pieces)
-    | st.builds(m.Release, st.integers(0, 9), st.none() | st.floats(0, 1e300), st.none() | st.integers(0, 9)),
+    | st.builds(m.Permit, st.integers(0, 9), st.none() | st.floats(0, 1e300), st.none() | st.integers(0, 9)),
     max_size=4,
 )
 
@@ -39,13 +39,15 @@ def joined(sent: list[m.Message]) -> bytes:
     return b"".join(map(codec.frame, sent))
 
 
-async def read_all(data: bytes) -> list[m.Message]:
-    reader = asyncio.StreamReader()
-    reader.feed_data(data)
-    reader.feed_eof()
-    found = []
-    while not reader.at_eof():
-        found.append(await codec.read(reader))
+async def read_all(data: bytes, count: int) -> list[m.Message]:
+    """Read so many messages, and the end behind them."""
+    stream = asyncio.StreamReader()
+    stream.feed_data(data)
+    stream.feed_eof()
+    reader = codec.Reader(stream)
+    found = [await reader.read() for _ in range(count)]
+    with pytest.raises(EOFError):
+        await reader.read()
     return found
 
 
@@ -54,7 +56,7 @@ async def read_all(data: bytes) -> list[m.Message]:
 @given(messages)
 def test_messages_come_as_they_were_sent(sent):
     """Several on one connection do not run into each other, and its end is noticed afterwards."""
-    assert asyncio.run(read_all(joined(sent))) == sent
+    assert asyncio.run(read_all(joined(sent), len(sent))) == sent
     ours, theirs = socket.socketpair()
     with ours, theirs:
         sender = threading.Thread(target=lambda: [codec.send(ours, message) for message in sent])
@@ -72,7 +74,7 @@ def test_what_is_cut_off_is_no_message(sent, missing):
     data = joined(sent)
     last = len(joined(sent[-1:]))
     with pytest.raises(EOFError):
-        asyncio.run(read_all(data[: -min(missing, last - 1)]))
+        asyncio.run(read_all(data[: -min(missing, last - 1)], len(sent)))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_what_is_cut_off_is_no_message(sent, missing):
 def test_what_is_no_message_is_refused(data, why):
     """Before anything is read of what is too large."""
     with pytest.raises(ValueError, match=why):
-        asyncio.run(read_all(data))
+        asyncio.run(read_all(data, 1))
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(data)

@@ -192,7 +192,7 @@ async def test_what_was_said_before_leaving_is_heard(coordinator, clients, monke
         m.Request("a"),
         m.Request(0),  # which is its ticket already
         *map(m.Pause, (1e9, -1.0, math.inf, math.nan)),
-        m.Release(0, math.nan),
+        m.Permit(0, math.nan),
         m.Claim(1, [b"short"]),
         m.Claim(True, [KEY]),
         m.Settle([], [], b""),
@@ -201,7 +201,7 @@ async def test_what_was_said_before_leaving_is_heard(coordinator, clients, monke
         m.Settle([KEY], [-1], b""),
         m.Fail(1, [KEY]),
         m.Fail(1, {KEY: ("a", "b", -1, "")}),
-        m.Release(0, seconds=-1.0),
+        m.Permit(0, seconds=-1.0),
         m.GiveUp("text"),
         b"\xff" * 100,
     ],

@@ -46,15 +46,30 @@ def write(writer: asyncio.StreamWriter, message: Message) -> None:
     writer.write(frame(message))
 
 
-async def read(reader: asyncio.StreamReader, largest: int = LARGEST) -> Message:
-    """Return the next message.
+class Reader:
+    """Messages of a connection. What comes at once is taken apart without waiting again."""
 
-    Raises:
-        EOFError: The other side has closed the connection.
-        OSError: The connection broke.
-        ValueError: What came is no message, or larger than ``largest`` bytes.
-    """
-    return _message(await reader.readexactly(_length(await reader.readexactly(_LENGTH.size), largest)))
+    def __init__(self, stream: asyncio.StreamReader) -> None:
+        self._stream = stream
+        self._came = bytearray()
+
+    async def read(self, largest: int = LARGEST) -> Message:
+        """Return the next message.
+
+        Raises:
+            EOFError: The other side has closed the connection.
+            OSError: The connection broke.
+            ValueError: What came is no message, or larger than ``largest`` bytes.
+        """
+        came, size = self._came, _LENGTH.size
+        while len(came) < size or len(came) < (end := size + _length(came, largest)):
+            more = await self._stream.read(BUFFER)
+            if not more:
+                raise EOFError("the connection was closed")
+            came += more
+        payload = came[size:end]
+        del came[:end]
+        return _message(payload)
 
 
 def send(connection: socket.socket, message: Message) -> None:
@@ -63,7 +78,7 @@ def send(connection: socket.socket, message: Message) -> None:
 
 
 def receive(connection: socket.socket) -> Message:
-    """Return the next message of a blocking connection; raises what :func:`read` does."""
+    """Return the next message of a blocking connection; raises what :meth:`Reader.read` does."""
     return _message(_exactly(connection, _length(_exactly(connection, _LENGTH.size), LARGEST)))
 
 
@@ -92,7 +107,7 @@ def watch(connection: socket.socket, *, may_stall: bool = False) -> None:
 
 
 def _length(packed: bytes | bytearray, largest: int) -> int:
-    length: int = _LENGTH.unpack(packed)[0]
+    length: int = _LENGTH.unpack_from(packed)[0]
     if length > largest:
         raise ValueError(f"a message of {length} bytes, expected at most {largest}")
     return length

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -38,41 +38,16 @@ class Lose(Protocol):
     def __call__(self, error: ExecutionError, *, is_broken: bool = False) -> None: ...
 
 
-class _Opened(NamedTuple):
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-
-class Connection(Protocol):
-    """A client's connection to its session."""
-
-    def listen(self, receive: Receive, lose: Lose) -> None:
-        """Hand messages of the session to ``receive`` from now on; ``lose`` hears if it ends by itself.
-
-        First the session may end, which hears what calls cost still; then the connection.
-        """
-        ...
-
-    def send(self, message: Message, *, soon: bool = True) -> None:
-        """Send a message; does not wait. Not ``soon`` is for what nobody waits for."""
-        ...
-
-    async def drain(self) -> None:
-        """Wait until most of what was sent is on its way."""
-        ...
-
-    async def close(self) -> None:
-        """Leave, giving back what is held."""
-        ...
-
-
 class RemoteConnection:
     """A connection over TCP; made by :meth:`dial`."""
 
-    def __init__(self, address: Address, purpose: str, opened: _Opened) -> None:
+    def __init__(
+        self, address: Address, purpose: str, reader: codec.Reader, writer: asyncio.StreamWriter
+    ) -> None:
         self._address = address
         self._purpose = purpose
-        self._reader, self._writer = opened
+        self._reader = reader
+        self._writer = writer
         self._unsent: list[bytearray] = []
         self._flushing = False
         self._listening: asyncio.Task[None] | None = None
@@ -92,16 +67,36 @@ class RemoteConnection:
             stop=stop_after_attempt(_DIALS),
             reraise=True,
         )
-        opened: _Opened
-        welcome: Welcome
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                opened, welcome = await retrying(_open, address, hello, purpose)
+                return await retrying(cls._open, address, hello, purpose)
         except (OSError, EOFError, ValueError) as error:
             raise unreachable(address, purpose, error) from error
-        return cls(address, purpose, opened), welcome
+
+    @classmethod
+    async def _open(cls, address: Address, hello: Join, purpose: str) -> tuple[RemoteConnection, Welcome]:
+        reader, writer = await asyncio.open_connection(
+            address.host,
+            address.port,
+            limit=codec.BUFFER,
+            ssl=context_of(address),
+            ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
+        )
+        try:
+            codec.watch(writer.get_extra_info("socket"))
+            codec.write(writer, hello)
+            messages = codec.Reader(reader)
+            welcome = check_welcome(address, purpose, await messages.read())
+        except BaseException:
+            writer.transport.abort()
+            raise
+        return cls(address, purpose, messages, writer), welcome
 
     def listen(self, receive: Receive, lose: Lose) -> None:
+        """Hand messages of the session to ``receive`` from now on; ``lose`` hears if it ends by itself.
+
+        First the session may end, which hears what calls cost still; then the connection.
+        """
         self._listening = asyncio.get_running_loop().create_task(self._listen(receive, lose))
 
     def send(self, message: Message, *, soon: bool = True) -> None:
@@ -129,6 +124,7 @@ class RemoteConnection:
             self._writer.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     async def drain(self) -> None:
+        """Wait until most of what was sent is on its way."""
         self._flush()
         try:
             await self._writer.drain()
@@ -155,7 +151,7 @@ class RemoteConnection:
     async def _listen(self, receive: Receive, lose: Lose) -> None:
         """Hand messages on until the conversation is over."""
         try:
-            while not isinstance(message := await codec.read(self._reader), Bye):
+            while not isinstance(message := await self._reader.read(), Bye):
                 if isinstance(message, Lost):
                     lose(ended(message))
                 else:
@@ -163,23 +159,6 @@ class RemoteConnection:
         except Exception as error:  # noqa: BLE001  # whoever waits for an answer is to hear it
             self._writer.transport.abort()
             lose(lost(self._address, self._purpose, error), is_broken=True)
-
-
-async def _open(address: Address, hello: Join, purpose: str) -> tuple[_Opened, Welcome]:
-    reader, writer = await asyncio.open_connection(
-        address.host,
-        address.port,
-        limit=codec.BUFFER,
-        ssl=context_of(address),
-        ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
-    )
-    try:
-        codec.watch(writer.get_extra_info("socket"))
-        codec.write(writer, hello)
-        return _Opened(reader, writer), check_welcome(address, purpose, await codec.read(reader))
-    except BaseException:
-        writer.transport.abort()
-        raise
 
 
 class LocalConnection:
@@ -212,6 +191,10 @@ class LocalConnection:
             self._number = None
             if self._closes is not None:
                 self._closes()
+
+
+Connection = RemoteConnection | LocalConnection
+"""A client's connection to its session."""
 
 
 def ended(message: Lost) -> ExecutionError:

@@ -194,11 +194,12 @@ class Server(Shared):
             writer.transport.abort()
             return
         self._connections[task] = writer
+        messages = codec.Reader(reader)
         try:
             codec.watch(writer.get_extra_info("socket"))
             try:
                 async with asyncio.timeout(_HELLO_SECONDS):
-                    hello = await codec.read(reader, _LARGEST_HELLO)
+                    hello = await messages.read(_LARGEST_HELLO)
             except ValueError as error:
                 await self._refuse(writer, error)
                 return
@@ -210,7 +211,7 @@ class Server(Shared):
             else:
                 self._joined += 1
                 try:
-                    await self._stay(session, client, reader, writer)
+                    await self._stay(session, client, messages, writer)
                 finally:
                     self._joined -= 1
                     self._try(partial(self._leave, name, session, client))
@@ -229,7 +230,7 @@ class Server(Shared):
         await writer.drain()
 
     async def _stay(
-        self, session: Session, client: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, session: Session, client: int, messages: codec.Reader, writer: asyncio.StreamWriter
     ) -> None:
         """Do what a client says until it has said goodbye."""
         while True:
@@ -238,7 +239,7 @@ class Server(Shared):
                     await writer.drain()
             await session.ready(client)
             try:
-                message = await codec.read(reader)
+                message = await messages.read()
             except ValueError as error:
                 codec.write(writer, Lost(encodable(_UNHEARD.format(self.purpose, error))))
                 return

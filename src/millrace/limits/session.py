@@ -98,7 +98,8 @@ class OrderedSession(Session):
 
     async def ready(self, client: int) -> None:
         """Wait until most of what the client has said before is done."""
-        await self._until(client, _MOST_QUEUED)
+        if client in self._queued:
+            await self._until(client, _MOST_QUEUED)
 
     async def done(self, client: int) -> None:
         """Wait until all that the client has said is done, and counted."""
