@@ -7,7 +7,9 @@ import datetime as dt
 import socket
 import struct
 import threading
+from contextlib import suppress
 from decimal import Decimal
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -41,13 +43,12 @@ def joined(sent: list[m.Message]) -> bytes:
 
 async def read_all(data: bytes, count: int) -> list[m.Message]:
     """Read so many messages, and the end behind them."""
-    stream = asyncio.StreamReader()
-    stream.feed_data(data)
-    stream.feed_eof()
-    reader = codec.Reader(stream)
-    found = [await reader.read() for _ in range(count)]
+    reader = codec.Reader()
+    reader.feed_data(data)
+    reader.feed_eof()
+    found = [await reader.message() for _ in range(count)]
     with pytest.raises(EOFError):
-        await reader.read()
+        await reader.message()
     return found
 
 
@@ -95,6 +96,54 @@ def test_what_is_no_message_is_refused(data, why):
         ours.sendall(data)
         with pytest.raises(ValueError, match=why):
             codec.receive(theirs)
+
+
+async def handed_on(sent: list[m.Message], sizes: list[int], turns: list[bool]) -> list[m.Message]:
+    """Let messages come in pieces, now to be taken at once, now for the task; return them as they are had."""
+    reader, had, turn = codec.Reader(), [], cycle(turns)
+
+    def take(message: m.Message) -> bool:
+        if is_taken := next(turn):
+            had.append(message)
+        return is_taken
+
+    async def wait() -> None:
+        with suppress(EOFError):
+            while True:
+                had.append(await reader.message())
+
+    reader.take = take
+    waiting, data = asyncio.create_task(wait()), joined(sent)
+    for size in sizes:
+        reader.feed_data(data[:size])
+        data = data[size:]
+        if next(turn):
+            await asyncio.sleep(0)
+    reader.feed_data(data)
+    reader.feed_eof()
+    await waiting
+    return had
+
+
+WAITS = property(lambda self: True, lambda self, value: None)
+HANDED = (messages, st.lists(st.integers(0, 60), max_size=8), st.lists(st.booleans(), min_size=1, max_size=5))
+TWO = [m.Bye(), m.Settle([], [], b"")]
+
+
+@LAWS
+@example(TWO, [len(codec.frame(TWO[0]))], [True, False, False])
+@given(*HANDED)
+def test_messages_are_had_once_and_in_order_whoever_takes_them(sent, sizes, turns):
+    assert asyncio.run(handed_on(sent, sizes, turns)) == sent
+
+
+@pytest.mark.broken_rule
+def test_what_is_taken_before_the_task_has_had_the_others_is_noticed(monkeypatch):
+    """It would come before them."""
+    given = TWO, [0, len(codec.frame(TWO[0]))], [True, False, False, True]
+    assert asyncio.run(handed_on(*given)) == TWO
+    monkeypatch.setattr(codec.Reader, "_waits", WAITS, raising=False)
+    assert asyncio.run(handed_on(*given)) != TWO
 
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.dates()

@@ -54,6 +54,7 @@ class Client:
 
     def __init__(self, link: Connection, *, turns: bool, secrets: Mapping[str, str]) -> None:
         self.secrets = secrets
+        self._loop = asyncio.get_running_loop()
         self._numbers = count()
         self._answers: dict[int, asyncio.Future[Any]] = {}  # that are awaited, by number
         self._news: asyncio.Queue[tuple[list[bytes], list[bytes]]] = asyncio.Queue()
@@ -114,7 +115,7 @@ class Client:
             finally:
                 self._release(permit)
             return
-        granted = self._answers[permit.ticket] = asyncio.get_running_loop().create_future()
+        granted = self._answers[permit.ticket] = self._loop.create_future()
         self._send(Request(permit.ticket))
         call = asyncio.timeout(None)
         try:
@@ -246,7 +247,7 @@ class Client:
 
     async def _ask(self, number: int, message: Message) -> Any:
         self._check()
-        reply = self._answers[number] = asyncio.get_running_loop().create_future()
+        reply = self._answers[number] = self._loop.create_future()
         try:
             self._send(message)
             await self._link.drain()

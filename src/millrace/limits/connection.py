@@ -24,7 +24,7 @@ BYE_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
 _DIALS = 3
 _TOGETHER = 1 << 14
-"""Bytes of a message up to which it is copied, to be written with what goes before and after."""
+"""Bytes of messages from which on they are written at once."""
 
 _MOMENT = 0.05
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
@@ -47,8 +47,9 @@ class RemoteConnection:
         self._address = address
         self._purpose = purpose
         self._reader = reader
+        self._loop = asyncio.get_running_loop()
         self._writer = writer
-        self._unsent: list[bytearray] = []
+        self._unsent = bytearray()
         self._flushing = False
         self._listening: asyncio.Task[None] | None = None
 
@@ -75,53 +76,52 @@ class RemoteConnection:
 
     @classmethod
     async def _open(cls, address: Address, hello: Join, purpose: str) -> tuple[RemoteConnection, Welcome]:
-        reader, writer = await asyncio.open_connection(
+        loop, reader = asyncio.get_running_loop(), codec.Reader()
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.create_connection(
+            lambda: protocol,
             address.host,
             address.port,
-            limit=codec.BUFFER,
             ssl=context_of(address),
             ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
         )
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         try:
             codec.watch(writer.get_extra_info("socket"))
             codec.write(writer, hello)
-            messages = codec.Reader(reader)
-            welcome = check_welcome(address, purpose, await messages.read())
+            welcome = check_welcome(address, purpose, await reader.message())
         except BaseException:
             writer.transport.abort()
             raise
-        return cls(address, purpose, messages, writer), welcome
+        return cls(address, purpose, reader, writer), welcome
 
     def listen(self, receive: Receive, lose: Lose) -> None:
         """Hand messages of the session to ``receive`` from now on; ``lose`` hears if it ends by itself.
 
         First the session may end, which hears what calls cost still; then the connection.
         """
-        self._listening = asyncio.get_running_loop().create_task(self._listen(receive, lose))
+        self._listening = self._loop.create_task(self._listen(receive, lose))
 
     def send(self, message: Message, *, soon: bool = True) -> None:
         """Send a message; does not wait.
 
         What nobody waits for (not ``soon``) goes with whatever is sent next, or after a moment.
         """
-        framed = codec.frame(message)
-        if len(framed) > _TOGETHER:
+        is_first = not self._unsent
+        codec.frame(message, self._unsent)
+        if len(self._unsent) > _TOGETHER:
             self._flush()
-            if not self._writer.is_closing():
-                self._writer.write(framed)
-            return
-        self._unsent.append(framed)
-        if soon and not self._flushing:
+        elif soon and not self._flushing:
             self._flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
-        elif not soon and len(self._unsent) == 1:
-            asyncio.get_running_loop().call_later(_MOMENT, self._flush)
+            self._loop.call_soon(self._flush)
+        elif is_first and not soon:
+            self._loop.call_later(_MOMENT, self._flush)
 
     def _flush(self) -> None:
         """Write what was sent in this turn of the event loop, small messages together."""
-        parts, self._unsent, self._flushing = self._unsent, [], False
-        if parts and not self._writer.is_closing():
-            self._writer.write(parts[0] if len(parts) == 1 else b"".join(parts))
+        unsent, self._unsent, self._flushing = self._unsent, bytearray(), False
+        if unsent and not self._writer.is_closing():
+            self._writer.write(unsent)
 
     async def drain(self) -> None:
         """Wait until most of what was sent is on its way."""
@@ -150,12 +150,18 @@ class RemoteConnection:
 
     async def _listen(self, receive: Receive, lose: Lose) -> None:
         """Hand messages on until the conversation is over."""
+
+        def take(message: Message) -> bool:
+            if isinstance(message, Lost):
+                lose(ended(message))
+            elif not isinstance(message, Bye):
+                receive(message)
+            return not isinstance(message, Bye)
+
+        self._reader.take = take
         try:
-            while not isinstance(message := await self._reader.read(), Bye):
-                if isinstance(message, Lost):
-                    lose(ended(message))
-                else:
-                    receive(message)
+            while take(await self._reader.message()):
+                pass
         except Exception as error:  # noqa: BLE001  # whoever waits for an answer is to hear it
             self._writer.transport.abort()
             lose(lost(self._address, self._purpose, error), is_broken=True)

@@ -182,10 +182,10 @@ class Limiter:
     def _next(self) -> float:
         return self._next_start if self._tokens is None else max(self._next_start, self._tokens.next)
 
-    def _first(self) -> tuple[Key | None, float]:
+    def _first(self, now: float) -> tuple[Key | None, float]:
         """Return the first request of those that may start soonest, and when; None where none may."""
         first, due = None, float("inf")
-        soonest = max(self._next, self._clock.now())
+        soonest = max(self._next, now)
         busy: set[Breaker | None] | None = None
         for key in self._waiting:
             breaker = self.breakers.get(key[0])
@@ -221,7 +221,7 @@ class Limiter:
         now = self._clock.now()
         given = []
         while self._waiting and len(self._out) < self._bound:
-            key, due = self._first()
+            key, due = self._first(now)
             if key is None or due > now + self._ahead:
                 break
             if self._spending is not None and not self._spending.begin():
@@ -243,7 +243,7 @@ class Limiter:
             return None
         if self._spending is not None and not self._spending.may_begin:
             return None
-        key, due = self._first()
+        key, due = self._first(self._clock.now())
         return None if key is None else due - self._ahead
 
     def refused(self) -> list[Key]:

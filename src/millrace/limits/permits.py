@@ -129,11 +129,11 @@ class Permits:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if not self._limiter.waiting:
+            return
         for grant in self._limiter.grants():
             wait = max(0.0, grant.start - self._clock.now())
             self._deliver[grant.owner](Granted(grant.ticket, wait))
-        if not self._limiter.waiting:
-            return
         for owner, ticket in self._limiter.refused():
             self._deliver[owner](BudgetSpent(ticket, str(self.spending)))
         due = self._limiter.due()

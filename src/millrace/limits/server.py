@@ -176,30 +176,30 @@ class Server(Shared):
     async def _listen(self, host: str, port: int) -> asyncio.Server:
         # One family, for each address that a name has would get a port of its own.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return await asyncio.start_server(
-            self._serve,
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(
+            lambda: asyncio.StreamReaderProtocol(codec.Reader(), self._serve, loop),
             host,
             port,
             family=family,
-            limit=codec.BUFFER,
             ssl=self._context,
             ssl_handshake_timeout=_HELLO_SECONDS,
             ssl_shutdown_timeout=_GOODBYE_SECONDS,
         )
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert isinstance(reader, codec.Reader)
         task = asyncio.current_task()
         assert task is not None
         if len(self._connections) - self._joined >= _MOST_STRANGERS:
             writer.transport.abort()
             return
         self._connections[task] = writer
-        messages = codec.Reader(reader)
         try:
             codec.watch(writer.get_extra_info("socket"))
             try:
                 async with asyncio.timeout(_HELLO_SECONDS):
-                    hello = await messages.read(_LARGEST_HELLO)
+                    hello = await reader.message(_LARGEST_HELLO)
             except ValueError as error:
                 await self._refuse(writer, error)
                 return
@@ -211,7 +211,7 @@ class Server(Shared):
             else:
                 self._joined += 1
                 try:
-                    await self._stay(session, client, messages, writer)
+                    await self._stay(session, client, reader, writer)
                 finally:
                     self._joined -= 1
                     self._try(partial(self._leave, name, session, client))
@@ -230,29 +230,43 @@ class Server(Shared):
         await writer.drain()
 
     async def _stay(
-        self, session: Session, client: int, messages: codec.Reader, writer: asyncio.StreamWriter
+        self, session: Session, client: int, reader: codec.Reader, writer: asyncio.StreamWriter
     ) -> None:
         """Do what a client says until it has said goodbye."""
-        while True:
+
+        def end(why: str) -> None:
+            codec.write(writer, Lost(encodable(why)))
+            reader.stop()
+
+        def handle(message: Message) -> None:
+            try:
+                session.handle(client, message)
+            except Exception as error:  # noqa: BLE001  # the client is to hear it, and nobody else
+                end(_FAILED.format(self.purpose, type(error).__name__, error))
+
+        def take(message: Message) -> bool:
+            is_held_up = writer.transport.get_write_buffer_size() or not session.is_ready(client)
+            if is_held_up or isinstance(message, Bye):
+                return False
+            handle(message)
+            return True
+
+        reader.take = take
+        while not reader.stopped:
             if writer.transport.get_write_buffer_size():
                 with suppress(OSError):  # it may have left; what it said before is here to be read
                     await writer.drain()
             await session.ready(client)
             try:
-                message = await messages.read()
+                message = await reader.message()
             except ValueError as error:
-                codec.write(writer, Lost(encodable(_UNHEARD.format(self.purpose, error))))
+                end(_UNHEARD.format(self.purpose, error))
                 return
             if isinstance(message, Bye):
                 await session.done(client)  # who hears of a job's end finds its figures whole
                 codec.write(writer, message)
                 return
-            try:
-                session.handle(client, message)
-            except Exception as error:  # noqa: BLE001  # the client is to hear it, and nobody else
-                why = _FAILED.format(self.purpose, type(error).__name__, error)
-                codec.write(writer, Lost(encodable(why)))
-                return
+            handle(message)
 
     def _leave(self, name: str, session: Session, client: int) -> None:
         try:
