@@ -10,8 +10,9 @@ import selectors
 import socket
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import SupportsIndex
 
 import msgspec
 
@@ -97,18 +98,18 @@ class Reader(asyncio.StreamReader):
         self.stopped = True
         self.feed_eof()
 
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
         """Take what has come; called by the protocol."""
-        start = 0
+        came, start = bytes(data), 0  # it is bytes: no copy
         if self._waits and self.take is not None:
             with suppress(ValueError):  # the task hears of it
-                while not self.stopped and (end := _end(data, start, LARGEST)):
-                    if not self.take(_message(data[start + _LENGTH.size : end])):
+                while not self.stopped and (end := _end(came, start, LARGEST)):
+                    if not self.take(_message(came[start + _LENGTH.size : end])):
                         break
                     start = end
-        if start < len(data) and not self.stopped:
+        if start < len(came) and not self.stopped:
             self._waits = False
-            super().feed_data(data[start:])
+            super().feed_data(came[start:])
 
 
 def send(connection: socket.socket, message: Message) -> None:
