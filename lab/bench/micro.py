@@ -293,9 +293,9 @@ TARGETS = {
     "duckdb_ratio_1m": Target(high=1.2),
     "row_exchange_ratio": Target(high=1.0),
     "skew_fullest_over_mean": Target(high=1.5),
-    "permits_per_s": Target(low=20_000),
-    "permit_p99_ms": Target(high=50),
-    "memory_mb": Target(high=200),
+    "permits_per_s": Target(low=25_000),
+    "permit_p99_ms": Target(high=40),
+    "memory_mb": Target(high=130),
     "first_filter_s": Target(high=0.25),
     "first_join_s": Target(high=0.25),
 }

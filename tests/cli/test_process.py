@@ -12,7 +12,7 @@ import pytest
 
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.drivers import SECRET
-from millrace.limits.joined import JoinedCoordinator
+from millrace.limits.process import JoinedCoordinator
 from millrace.limits.registration import Registration
 from tests.cli.conftest import ANSWER, COMMAND, JOIN, LOCAL, PATIENCE, SCREEN
 from tests.limits.running import keys_of, run

@@ -11,6 +11,7 @@ import re
 import sqlite3
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -23,6 +24,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from millrace.errors import ExecutionError, InputError, MillraceError
+from millrace.limits import answers
 from millrace.limits.cache import check_cache, opened
 from millrace.limits.chunk import Chunk, Failure
 from millrace.limits.client import Client
@@ -354,6 +356,31 @@ async def test_a_cache_that_breaks_while_a_job_runs_costs_no_row(tmp_path, calen
         assert re.search(f"c.sqlite.*{reason}", session.progress().problem)
 
 
+async def test_a_read_that_fails_once_costs_no_request(tmp_path, calendar, monkeypatch):
+    """The file is opened anew, and counts as of the job's start: what was paid for is not asked again."""
+    plain, faults = answers.select, [sqlite3.OperationalError("disk I/O error")]
+
+    def select(*given: Any) -> Any:
+        if faults and "chunk" in given[1]:
+            raise faults.pop()
+        return plain(*given)
+
+    lookup = offer(tmp_path / "c.sqlite", ttl=10.0)
+    await look_up(lookup, calendar, KEYS[:20])
+    with LookupSession(lookup, calendar) as session:
+        client = Client.local(session)
+        client.settle(rows_of((await client.claim(KEYS)).ask))
+        calendar.advance(100.0)
+        monkeypatch.setattr(answers, "select", select)
+        again = await client.claim(KEYS)
+        assert (again.ask, found(again), faults) == ([], EVERY_ROW, [])
+        client.give_up(again.ask)
+        progress = session.progress()
+        assert (progress.keys, progress.done, progress.cached) == (50, 50, 20)
+        assert progress.problem == ""
+        await client.close()
+
+
 async def test_a_job_without_a_cache_leaves_no_file(tmp_path, monkeypatch, calendar):
     """The temporary database is gone from its folder while it is used."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -420,7 +447,8 @@ PLACES = [
         "answers": "connect select transaction opened remove_chunks",
         "answers.Rows": "__init__ put add_to prune",
         "answers.Answers": "open_file find put fail failures close",
-        "codec": "frame write read",
+        "codec": "frame write",
+        "codec.Reader": "message",
         "messages": "cut",
         "session.threading.Thread": "start",
     }.items()
@@ -448,13 +476,17 @@ def break_places(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         monkeypatch.setattr(place, faulty(pkgutil.resolve_name(place)))
 
 
-async def look_up_all(coordinator: Coordinator, seed: int) -> list[BaseException | None]:
-    """Have four tasks look all keys up; returns what each has raised."""
+async def look_up_all(
+    coordinator: Coordinator, seed: int, calls: tuple[Calls, Calls]
+) -> list[BaseException | None]:
+    """Have four tasks look all keys up, two of each lookup; returns what each has raised."""
 
     async def task(number: int) -> None:
-        client = await Client.connect(coordinator.address, f"run/0/{number % 2}")
+        lookup = number % 2
+        keys = KEYS[12 * lookup : 12 * (lookup + 1)]
+        client = await Client.connect(coordinator.address, f"run/0/{lookup}")
         try:
-            await running.look_up(client, random.Random(seed + number).sample(KEYS[:12], 12), Calls())
+            await running.look_up(client, random.Random(seed + number).sample(keys, 12), calls[lookup])
         finally:
             await client.close()
 
@@ -468,13 +500,28 @@ async def look_up_all(coordinator: Coordinator, seed: int) -> list[BaseException
 
 @pytest.mark.parametrize("seeds", sampled([range(low, low + 50) for low in range(0, 300, 50)], 6), ids=str)
 def test_no_fault_of_disk_or_network_makes_anybody_wait_for_ever(seeds, tmp_path, monkeypatch):
-    """Three hundred runs with faults: each task, each question and the end come to an answer or an error."""
+    """Three hundred runs with faults: each task, each question and the end come to an answer or an error.
+
+    No key is asked again but what was under way where a connection ended, and what a broken cache has lost.
+    """
     ended, failed = run_with_faults(seeds, tmp_path, monkeypatch)
     assert ended and failed
 
 
+def watch_claims(monkeypatch: pytest.MonkeyPatch) -> Counter[bytes]:
+    """Return what will have the keys that clients are asking when their connections end."""
+    under_way, drop = Counter[bytes](), answers.Claims.drop
+
+    def counted(claims: answers.Claims, owner: int) -> answers.Keys:
+        under_way.update(claims.of(owner))
+        return drop(claims, owner)
+
+    monkeypatch.setattr(answers.Claims, "drop", counted)
+    return under_way
+
+
 def run_with_faults(seeds: Iterable[int], folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
-    """Return how many tasks ended and failed; raises where one hangs or loses rows."""
+    """Return how many tasks ended and failed; raises where one hangs, loses rows or asks for a key again."""
     monkeypatch.setattr("millrace.limits.server._LOOK_SECONDS", 0.05)
     monkeypatch.setattr("millrace.limits.connection.BYE_SECONDS", 1.0)
     ended = failed = 0
@@ -483,13 +530,18 @@ def run_with_faults(seeds: Iterable[int], folder: Path, monkeypatch: pytest.Monk
             coordinator = Coordinator()
             cached = Registration("names", 2, cache=folder / f"{seed % 5}.sqlite", fingerprint="f" * 32)
             coordinator.register("run", [Registration("names", 2), cached])
+            calls, under_way = (Calls(), Calls()), watch_claims(patched)
             break_places(patched, seed)
-            outcomes = run(look_up_all(coordinator, seed))
+            outcomes = run(look_up_all(coordinator, seed, calls))
+            problems = [each.problem for each in coordinator.progress("run")]
             for ask in (coordinator.failed, coordinator.progress, coordinator.spent):
                 with suppress(MillraceError):
                     within(PATIENCE, partial(ask, "run"))
             within(PATIENCE, coordinator.close)
             assert all(each is None or isinstance(each, MillraceError) for each in outcomes), outcomes
+            for lookup, problem in zip(calls, problems, strict=True):
+                again = lookup.asked - Counter(KEYS)
+                assert problem or again <= under_way, f"asked again: {again}, lost: {under_way}, {outcomes}"
             failed += sum(each is not None for each in outcomes)
             ended += sum(each is None for each in outcomes)
     return ended, failed

@@ -7,7 +7,9 @@ import datetime as dt
 import socket
 import struct
 import threading
+from contextlib import suppress
 from decimal import Decimal
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -30,7 +32,7 @@ messages = st.lists(
     | st.builds(m.Settle, keys, counts, st.binary())
     | st.builds(m.Fail, st.integers(0, 9), failures)
     | st.builds(m.ClaimReply, st.integers(0, 9), keys, keys, failures, keys, pieces)
-    | st.builds(m.Release, st.integers(0, 9), st.none() | st.floats(0, 1e300), st.none() | st.integers(0, 9)),
+    | st.builds(m.Permit, st.integers(0, 9), st.none() | st.floats(0, 1e300), st.none() | st.integers(0, 9)),
     max_size=4,
 )
 
@@ -39,13 +41,14 @@ def joined(sent: list[m.Message]) -> bytes:
     return b"".join(map(codec.frame, sent))
 
 
-async def read_all(data: bytes) -> list[m.Message]:
-    reader = asyncio.StreamReader()
+async def read_all(data: bytes, count: int) -> list[m.Message]:
+    """Read so many messages, and the end behind them."""
+    reader = codec.Reader()
     reader.feed_data(data)
     reader.feed_eof()
-    found = []
-    while not reader.at_eof():
-        found.append(await codec.read(reader))
+    found = [await reader.message() for _ in range(count)]
+    with pytest.raises(EOFError):
+        await reader.message()
     return found
 
 
@@ -54,7 +57,7 @@ async def read_all(data: bytes) -> list[m.Message]:
 @given(messages)
 def test_messages_come_as_they_were_sent(sent):
     """Several on one connection do not run into each other, and its end is noticed afterwards."""
-    assert asyncio.run(read_all(joined(sent))) == sent
+    assert asyncio.run(read_all(joined(sent), len(sent))) == sent
     ours, theirs = socket.socketpair()
     with ours, theirs:
         sender = threading.Thread(target=lambda: [codec.send(ours, message) for message in sent])
@@ -72,7 +75,7 @@ def test_what_is_cut_off_is_no_message(sent, missing):
     data = joined(sent)
     last = len(joined(sent[-1:]))
     with pytest.raises(EOFError):
-        asyncio.run(read_all(data[: -min(missing, last - 1)]))
+        asyncio.run(read_all(data[: -min(missing, last - 1)], len(sent)))
 
 
 @pytest.mark.parametrize(
@@ -87,12 +90,60 @@ def test_what_is_cut_off_is_no_message(sent, missing):
 def test_what_is_no_message_is_refused(data, why):
     """Before anything is read of what is too large."""
     with pytest.raises(ValueError, match=why):
-        asyncio.run(read_all(data))
+        asyncio.run(read_all(data, 1))
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(data)
         with pytest.raises(ValueError, match=why):
             codec.receive(theirs)
+
+
+async def handed_on(sent: list[m.Message], sizes: list[int], turns: list[bool]) -> list[m.Message]:
+    """Let messages come in pieces, now to be taken at once, now for the task; return them as they are had."""
+    reader, had, turn = codec.Reader(), [], cycle(turns)
+
+    def take(message: m.Message) -> bool:
+        if is_taken := next(turn):
+            had.append(message)
+        return is_taken
+
+    async def wait() -> None:
+        with suppress(EOFError):
+            while True:
+                had.append(await reader.message())
+
+    reader.take = take
+    waiting, data = asyncio.create_task(wait()), joined(sent)
+    for size in sizes:
+        reader.feed_data(data[:size])
+        data = data[size:]
+        if next(turn):
+            await asyncio.sleep(0)
+    reader.feed_data(data)
+    reader.feed_eof()
+    await waiting
+    return had
+
+
+WAITS = property(lambda self: True, lambda self, value: None)
+HANDED = (messages, st.lists(st.integers(0, 60), max_size=8), st.lists(st.booleans(), min_size=1, max_size=5))
+TWO = [m.Bye(), m.Settle([], [], b"")]
+
+
+@LAWS
+@example(TWO, [len(codec.frame(TWO[0]))], [True, False, False])
+@given(*HANDED)
+def test_messages_are_had_once_and_in_order_whoever_takes_them(sent, sizes, turns):
+    assert asyncio.run(handed_on(sent, sizes, turns)) == sent
+
+
+@pytest.mark.broken_rule
+def test_what_is_taken_before_the_task_has_had_the_others_is_noticed(monkeypatch):
+    """It would come before them."""
+    given = TWO, [0, len(codec.frame(TWO[0]))], [True, False, False, True]
+    assert asyncio.run(handed_on(*given)) == TWO
+    monkeypatch.setattr(codec.Reader, "_waits", WAITS, raising=False)
+    assert asyncio.run(handed_on(*given)) != TWO
 
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.dates()

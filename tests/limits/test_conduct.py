@@ -194,15 +194,15 @@ class Conduct(RuleBasedStateMachine):
             client, ticket = self.out.pop(place % len(self.out))
             if cost is not None:
                 self.prices[cost] += 1
-            self.say(client, m.Release(ticket, cost))
+            self.say(client, m.Permit(ticket, cost))
 
     @rule(place=st.integers(0, 9))
     def withdraw(self, place: int) -> None:
         """Stop to wait for a permit; to give back what is none any more changes nothing."""
         if self.queue:
             client, ticket = self.queue.pop(place % len(self.queue))
-            self.say(client, m.Release(ticket))
-            self.say(client, m.Release(ticket))
+            self.say(client, m.Permit(ticket))
+            self.say(client, m.Permit(ticket))
 
     @rule(seconds=st.sampled_from([1.0, 15.0, 31.0]))
     def wait(self, seconds: float) -> None:

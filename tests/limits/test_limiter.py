@@ -10,11 +10,10 @@ from itertools import count, pairwise
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
-from millrace.limits.breaker import Breaker
 from millrace.limits.clock import VirtualClock
-from millrace.limits.limiter import Grant, Limiter
+from millrace.limits.limiter import Breaker, Grant, Limiter
 from millrace.limits.lookup_session import LookupSession
-from millrace.limits.messages import Granted, Lost, Release, Request
+from millrace.limits.messages import Granted, Lost, Permit, Request
 from millrace.limits.registration import Registration
 
 LAWS = settings(max_examples=50, deadline=None, derandomize=True)
@@ -111,7 +110,7 @@ class Service:
 
     def end(self, place: int, outcome: str | None) -> None:
         ticket = self.out.pop(place % len(self.out))
-        self.session.handle(self.client, Release(ticket, outcome=outcome))
+        self.session.handle(self.client, Permit(ticket, outcome=outcome))
 
 
 async def test_a_source_that_does_not_come_back_ends_the_query_with_what_to_do():
@@ -185,7 +184,7 @@ def test_an_open_breaker_lets_one_request_through_and_a_closed_one_all(steps):
 @pytest.mark.broken_rule
 @pytest.mark.parametrize(
     ("rule", "broken"),
-    [("failed", lambda breaker, permit, why: None), ("answered", lambda breaker: False)],
+    [("fail", lambda breaker, call, why, now: None), ("answer", lambda breaker: None)],
 )
 def test_the_law_notices_a_broken_rule(monkeypatch, rule, broken):
     """One that never opens, and one that never closes."""

@@ -165,6 +165,7 @@ async def test_what_was_said_before_leaving_is_heard(coordinator, clients, monke
         await late.wait()
 
     monkeypatch.setattr(LookupSession, "ready", wait_until_it_left)
+    monkeypatch.setattr(LookupSession, "is_ready", lambda self, client: False)
     monkeypatch.setattr("millrace.limits.connection.BYE_SECONDS", 0.1)
     keys = keys_of(50)
     (one,) = await clients("run/0/0")
@@ -192,7 +193,7 @@ async def test_what_was_said_before_leaving_is_heard(coordinator, clients, monke
         m.Request("a"),
         m.Request(0),  # which is its ticket already
         *map(m.Pause, (1e9, -1.0, math.inf, math.nan)),
-        m.Release(0, math.nan),
+        m.Permit(0, math.nan),
         m.Claim(1, [b"short"]),
         m.Claim(True, [KEY]),
         m.Settle([], [], b""),
@@ -201,7 +202,7 @@ async def test_what_was_said_before_leaving_is_heard(coordinator, clients, monke
         m.Settle([KEY], [-1], b""),
         m.Fail(1, [KEY]),
         m.Fail(1, {KEY: ("a", "b", -1, "")}),
-        m.Release(0, seconds=-1.0),
+        m.Permit(0, seconds=-1.0),
         m.GiveUp("text"),
         b"\xff" * 100,
     ],
@@ -275,33 +276,31 @@ async def test_runs_that_nothing_refers_to_are_let_go(coordinator, clients, monk
     assert await known() == ["run", "old7", "old8", "old9"]
 
 
-async def test_what_streams_ask_outlives_their_queries(coordinator, clients, monkeypatch, tmp_path):
-    """A stream goes on when nothing refers to its DataFrame, and between its micro-batches nobody asks.
+async def test_what_streams_ask_outlives_their_micro_batches(coordinator, clients, monkeypatch, tmp_path):
+    """Between them nobody asks, and other queries come and go.
 
     Its answers are those of its run, in a folder that goes with the run.
     """
-    monkeypatch.setattr("millrace.limits.coordinator._MOST_RELEASED", 1)
+    monkeypatch.setattr("millrace.limits.coordinator._MOST_RELEASED", 0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     async def run(batch: int, asked: list[bytes]) -> None:
-        for query in ("before", "after"):
+        for query in ("one", "other"):
             (client,) = await clients(f"{query}/{STREAM}1/{batch}/0")
             assert (await client.claim([KEY])).ask == asked
             client.settle(rows_of([KEY]))
             await client.close()
 
-    for query in ("before", "after"):
+    for query in ("one", "other"):
         coordinator.register(query, [Registration("names", fingerprint="f" * 32)])
-    coordinator.release("before")
     await run(0, [KEY])
-    coordinator.release("after")
     for number in range(3):
         coordinator.register(f"old{number}", [Registration("names")])
         coordinator.release(f"old{number}")
     await run(1, [])
     assert len(list(tmp_path.glob("millrace-stream-*"))) == 2
-    monkeypatch.setattr("millrace.limits.coordinator._MOST_STREAMS", 0)
-    coordinator.release("after")
+    for query in ("one", "other"):
+        coordinator.release(query)
     wait_for(lambda: not list(tmp_path.glob("millrace-stream-*")), 10)
 
 

@@ -7,13 +7,10 @@ import os
 import signal
 import socket
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -30,9 +27,8 @@ from millrace.limits.clock import VirtualClock
 from millrace.limits.codec import frame
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.drivers import DRIVERS, SECRET
-from millrace.limits.joined import JoinedCoordinator
 from millrace.limits.messages import Claim, JoinDriver, MethodCall
-from millrace.limits.process import CoordinatorProcess, RemoteCoordinator
+from millrace.limits.process import CoordinatorProcess, JoinedCoordinator, RemoteCoordinator
 from millrace.limits.registration import Registration
 from millrace.limits.secrets import Secrets
 from tests.limits.running import PATIENCE, SPAWN, keys_of, rows_of, run
@@ -156,33 +152,28 @@ def test_calls_that_nobody_answers_are_errors_and_the_process_ends(coordinator, 
     coordinator.release("run")
 
 
-def test_it_ends_with_the_planning_process_whatever_it_is_doing(tmp_path):
+def test_it_ends_with_the_planning_process_whatever_it_is_doing(tmp_path, monkeypatch):
     """A call that does not return, for another process writes all the time, leaves no orphan behind."""
     cache = tmp_path / "cache.sqlite"
     check_cache(cache)
-    writes = sqlite3.connect(cache, isolation_level=None)
-    writes.execute("BEGIN IMMEDIATE")
-    ours, theirs = Pipe()
     begin = (
-        f"import sys; sys.path[:] = {sys.path!r}; from millrace.limits import process; "
+        "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from millrace.limits import process; "
         "process.END_SECONDS = 0.2; process.serve()"
     )
-    child = subprocess.Popen(
-        [sys.executable, "-c", begin, "", str(theirs.fileno())],
-        stdin=subprocess.DEVNULL,
-        pass_fds=[theirs.fileno()],
-    )
-    theirs.close()
-    try:
-        ours.send(("start", ("127.0.0.1", 0, None)))
-        assert ours.recv()[0] is None
-        ours.send(("register", ("run", (Registration("prices", cache=cache, fingerprint="f" * 32),))))
-        ours.close()
-        child.wait(20)
-    finally:
-        writes.close()
-        child.kill()
-        child.wait()
+    monkeypatch.setattr("millrace.limits.process._BEGIN", begin)
+    planned = CoordinatorProcess()
+    child = psutil.Process(planned.pid)
+    threads = child.num_threads()
+    with closing(sqlite3.connect(cache, isolation_level=None)) as writes, ThreadPoolExecutor(1) as pool:
+        writes.execute("BEGIN IMMEDIATE")
+        waiting = [Registration("prices", cache=cache, fingerprint="f" * 32)]
+        registering = pool.submit(planned.register, "run", waiting)
+        wait_for(lambda: child.num_threads() > threads)  # the one that does it
+        planned._child.stdin.close()
+        planned._child.wait(PATIENCE)
+        with pytest.raises(ExecutionError, match="has ended"):
+            registering.result(PATIENCE)
+    planned.close()
 
 
 @pytest.fixture
@@ -279,7 +270,7 @@ def test_what_is_let_go_while_the_connection_is_down_is_forgotten(elsewhere, joi
     joined = join()
     joined.register("run", [Registration("prices", secrets={"KEY": "hush"})])
     with monkeypatch.context() as outage:
-        outage.setattr("millrace.limits.joined.dial", Mock(side_effect=OSError))
+        outage.setattr("millrace.limits.process.dial", Mock(side_effect=OSError))
         elsewhere._within(lambda: [each.transport.abort() for each in elsewhere._connections.values()])
         joined.release("run")
         with pytest.raises(ExecutionError, match="is not reached"):
@@ -325,7 +316,7 @@ def test_a_network_that_swallows_all_holds_up_nobody_twice(join, monkeypatch):
         clock.advance(10.0)
         raise TimeoutError
 
-    monkeypatch.setattr("millrace.limits.joined.dial", swallow)
+    monkeypatch.setattr("millrace.limits.process.dial", swallow)
     with ThreadPoolExecutor(1) as pool:
         started = pool.submit(JoinedCoordinator.started, "127.0.0.1", 1)
         assert entered.wait(PATIENCE)

@@ -8,8 +8,9 @@ of its rows. Failures outlive no job: another run shall ask again.
 All else is in a temporary database: private to this process, removed from its folder as soon as it is open,
 so that nothing is left behind however the process ends.
 
-Nothing here is needed for a right answer. What cannot be known of a file before a job must not fail it: rows
-are asked again, and the lookup's progress names the problem. For one thread at a time.
+Nothing here is needed for a right answer. What cannot be known of a file before a job must not fail it. A
+file that cannot be read is opened once more. If that does not help, its rows are asked again, those that this
+job has asked too, and the lookup's progress names the problem. For one thread at a time.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from itertools import accumulate, chain, groupby, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from millrace.errors import InputError
 from millrace.limits import codec
 from millrace.limits.cache import (
     TABLES,
@@ -311,15 +313,23 @@ class Answers:
         reply.message.later += failed[_FAILURES_A_REPLY:]
 
     def _add_from_file(self, reply: Reply, keys: Sequence[bytes]) -> set[bytes]:
+        """Add rows from the file. One that cannot be read is opened anew: what it has was paid for."""
         if self._file is None:
             return set()
         try:
             return self._file.add_to(reply, keys)
-        except sqlite3.Error as error:
+        except sqlite3.Error:
+            reply.clear_rows()
+            self._file.base.close()
+        assert self._path is not None
+        try:
+            self._file.base = opened(self._path)
+            return self._file.add_to(reply, keys)
+        except (sqlite3.Error, OSError, InputError) as error:
+            reply.clear_rows()
             self._file.base.close()
             self._file, self._writable = None, False
             self._name_problem(error)
-            reply.clear_rows()
             return set()
 
     def _count(self, keys: Sequence[bytes], found: set[bytes]) -> tuple[int, int, int]:
@@ -342,7 +352,7 @@ class Answers:
                 "INSERT OR REPLACE INTO counted VALUES (?, ?)", zip(keys, repeat(cached), strict=False)
             )
 
-    def _name_problem(self, error: sqlite3.Error) -> None:
+    def _name_problem(self, error: Exception) -> None:
         assert self._path is not None
         self._problem(problem_of(self._path, error))
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
 from millrace.errors import BudgetError, ExecutionError, encodable
 from millrace.limits import codec
-from millrace.limits.budget import Cost, Usage, cost_of
 from millrace.limits.chunk import LONGEST_TEXT, Chunk, Claimed, Failure
 from millrace.limits.connection import Connection, LocalConnection, RemoteConnection
 from millrace.limits.lookup_session import LookupSession
@@ -29,7 +27,7 @@ from millrace.limits.messages import (
     News,
     Noted,
     Pause,
-    Release,
+    Permit,
     Request,
     Settle,
 )
@@ -45,47 +43,6 @@ _SPENT = (
 )
 
 
-@dataclass
-class Permit:
-    """Leave to make one call; what came of it is to be set before the permit is given back.
-
-    Attributes:
-        cost: What the call has cost; None if that is not known.
-        tokens: That it has taken; None if that is not known.
-        outcome: ``""`` if the source has answered, a few words if it has not; None if neither can be said.
-        unpriced: Why nobody can tell what calls cost: then none may be made any more.
-        seconds: That the call took, for the progress; None if none was made.
-        limited: Whether the source has said that it is asked too much.
-        retried: Whether the call repeated one that failed.
-    """
-
-    cost: float | None = None
-    tokens: int | None = None
-    outcome: str | None = None
-    unpriced: str | None = None
-    seconds: float | None = None
-    limited: bool = False
-    retried: bool = False
-
-    def charge(self, cost: Cost | None, request: object, answer: object) -> None:
-        """Note what the call has taken, by its answer, or by an error that has an answer's ``usage``.
-
-        ``cost`` tells what it has cost; None where nothing bounds that, or the price is fixed.
-
-        Raises:
-            BudgetError: What it has cost cannot be told.
-        """
-        usage = getattr(answer, "usage", None)
-        if isinstance(usage, Usage):
-            self.tokens = usage.tokens or None  # one that took none says nothing of others
-        if cost is not None:
-            try:
-                self.cost = cost_of(cost, request, answer)
-            except BudgetError as error:
-                self.unpriced = encodable(str(error)[:LONGEST_TEXT])
-                raise
-
-
 class Client:
     """One lookup, as one task sees it; made by :meth:`connect` or :meth:`local`, for one event loop.
 
@@ -97,16 +54,15 @@ class Client:
 
     def __init__(self, link: Connection, *, turns: bool, secrets: Mapping[str, str]) -> None:
         self.secrets = secrets
+        self._loop = asyncio.get_running_loop()
         self._numbers = count()
-        self._replies: dict[int, asyncio.Future[Message]] = {}
+        self._answers: dict[int, asyncio.Future[Any]] = {}  # that are awaited, by number
         self._news: asyncio.Queue[tuple[list[bytes], list[bytes]]] = asyncio.Queue()
         # A claim may take several messages. News of its first keys wait until it has returned, or whoever
         # claims would hear of keys before it knows that it waits for them.
         self._claiming = asyncio.Lock()
         self._link = link
         self._turns = turns
-        self._tickets = count()
-        self._permits: dict[int, asyncio.Future[float]] = {}
         self._calls: set[asyncio.Timeout] = set()
         self._lost: ExecutionError | None = None
         link.listen(self._receive, self._lose)
@@ -152,20 +108,20 @@ class Client:
             BudgetError: The budget has nothing left for the call.
         """
         self._check()
-        permit, ticket = Permit(), next(self._tickets)
+        permit = Permit(next(self._numbers))
         if not self._turns:
             try:
                 yield permit
             finally:
-                self._release(ticket, permit)
+                self._release(permit)
             return
-        granted = self._permits[ticket] = asyncio.get_running_loop().create_future()
-        self._send(Request(ticket))
+        granted = self._answers[permit.ticket] = self._loop.create_future()
+        self._send(Request(permit.ticket))
         call = asyncio.timeout(None)
         try:
             async with call:
                 self._calls.add(call)
-                wait = await granted
+                wait = (await granted).wait
                 if wait > 0:
                     await asyncio.sleep(wait)
                 yield permit
@@ -175,8 +131,8 @@ class Client:
             raise  # the body's own
         finally:
             self._calls.discard(call)
-            self._permits.pop(ticket, None)
-            self._release(ticket, permit)
+            self._answers.pop(permit.ticket, None)
+            self._release(permit)
 
     def pause(self, seconds: float) -> None:
         """Let no task of the job start a call for so long, at most ``LONGEST_PAUSE``."""
@@ -209,8 +165,7 @@ class Client:
             some, left = left[:KEYS_A_MESSAGE], left[KEYS_A_MESSAGE:]
             number = next(self._numbers)
             more = None if most is None else max(0, most - len(claimed.ask))
-            reply = await self._ask(number, Claim(number, some, more))
-            assert isinstance(reply, ClaimReply)
+            reply: ClaimReply = await self._ask(number, Claim(number, some, more))
             left += reply.add_to(claimed)
         return claimed
 
@@ -276,54 +231,55 @@ class Client:
         claimed.ask += handed
         return claimed
 
-    def _release(self, ticket: int, permit: Permit) -> None:
-        told = vars(permit) | {"outcome": permit.outcome and encodable(permit.outcome)}
-        self._send(Release(ticket, **told), soon=self._turns)  # others may wait for their turn
+    def _release(self, permit: Permit) -> None:
+        if permit.outcome:
+            permit.outcome = encodable(permit.outcome)
+        self._send(permit, soon=self._turns)  # others may wait for their turn
 
     def _send(self, message: Message, *, soon: bool = True) -> None:
         # Others wait for a permit that is given back, and its call may have a cost.
-        if self._lost is None or isinstance(message, Release):
+        if self._lost is None or isinstance(message, Permit):
             self._link.send(message, soon=soon)
 
     def _check(self) -> None:
         if self._lost is not None:
             raise self._lost
 
-    async def _ask(self, number: int, message: Message) -> Message:
+    async def _ask(self, number: int, message: Message) -> Any:
         self._check()
-        reply = self._replies[number] = asyncio.get_running_loop().create_future()
+        reply = self._answers[number] = self._loop.create_future()
         try:
             self._send(message)
             await self._link.drain()
-            message = await reply
+            return await reply
         finally:
-            self._replies.pop(number, None)
-        return message
+            self._answers.pop(number, None)
 
     def _receive(self, message: Message) -> None:
         match message:
-            case Granted():
-                granted = self._permits.get(message.ticket)
-                if granted is not None and not granted.done():
-                    granted.set_result(message.wait)
             case News():
                 self._news.put_nowait((message.settled, message.handed))
-            case ClaimReply() | Noted():
-                waiting = self._replies.get(message.number)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(message)
             case BudgetSpent():
-                refused = self._permits.get(message.ticket)
-                if refused is not None and not refused.done():
-                    refused.set_exception(BudgetError(_SPENT.format(message.why)))
+                self._answer(message.ticket, BudgetError(_SPENT.format(message.why)))
+            case Granted():
+                self._answer(message.ticket, message)
+            case ClaimReply() | Noted():
+                self._answer(message.number, message)
+
+    def _answer(self, number: int, answer: Message | Exception) -> None:
+        waiting = self._answers.get(number)
+        if waiting is None or waiting.done():
+            return  # nobody waits any more
+        if isinstance(answer, Exception):
+            waiting.set_exception(answer)
+        else:
+            waiting.set_result(answer)
 
     def _lose(self, error: ExecutionError, *, is_broken: bool = False) -> None:
         self._lost = self._lost or error
         if is_broken:
             for call in self._calls:
                 call.reschedule(0.0)  # that is now
-        waiters: list[asyncio.Future[Any]] = [*self._permits.values(), *self._replies.values()]
-        for waiting in waiters:
-            if not waiting.done():
-                waiting.set_exception(self._lost)
+        for number in self._answers:
+            self._answer(number, self._lost)
         self._news.put_nowait(([], []))

@@ -10,6 +10,9 @@ import selectors
 import socket
 import ssl
 import struct
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import SupportsIndex
 
 import msgspec
 
@@ -28,16 +31,23 @@ BUFFER = 1 << 20
 """Bytes that a reader takes before it lets the sender wait."""
 
 _LENGTH = struct.Struct(">I")
+_NO_LENGTH = bytes(_LENGTH.size)
 _QUIET_SECONDS, _PROBE_SECONDS, _PROBES = 30, 10, 3
 _UNREAD_MS = 90_000
 """Longer than whoever reads may be held up by another process that writes to the same cache, and its disk."""
 
 
-def frame(message: Message) -> bytearray:
-    """Return a message as it is sent."""
-    framed = bytearray(_LENGTH.size)
-    encoder.encode_into(message, framed, _LENGTH.size)
-    _LENGTH.pack_into(framed, 0, len(framed) - _LENGTH.size)
+def frame(message: Message, framed: bytearray | None = None) -> bytearray:
+    """Return a message as it is sent, behind what is framed already."""
+    framed = bytearray() if framed is None else framed
+    start = len(framed)
+    framed += _NO_LENGTH
+    try:
+        encoder.encode_into(message, framed, start + _LENGTH.size)
+    except BaseException:
+        del framed[start:]
+        raise
+    _LENGTH.pack_into(framed, start, len(framed) - start - _LENGTH.size)
     return framed
 
 
@@ -46,15 +56,60 @@ def write(writer: asyncio.StreamWriter, message: Message) -> None:
     writer.write(frame(message))
 
 
-async def read(reader: asyncio.StreamReader, largest: int = LARGEST) -> Message:
-    """Return the next message.
+class Reader(asyncio.StreamReader):
+    """Messages of a connection: for a task that awaits them, or handed on as they come.
 
-    Raises:
-        EOFError: The other side has closed the connection.
-        OSError: The connection broke.
-        ValueError: What came is no message, or larger than ``largest`` bytes.
+    Attributes:
+        stopped: Whether :meth:`stop` was called.
+        take: Gets each message that comes whole while the task waits; returns whether it has taken it. The
+            task gets the others. To wake it for each would be a fifth of what a permit takes.
     """
-    return _message(await reader.readexactly(_length(await reader.readexactly(_LENGTH.size), largest)))
+
+    def __init__(self) -> None:
+        super().__init__(BUFFER, asyncio.get_running_loop())
+        self.take: Callable[[Message], bool] | None = None
+        self._came = bytearray()
+        self._waits = False
+        self.stopped = False
+
+    async def message(self, largest: int = LARGEST) -> Message:
+        """Return the next message.
+
+        Raises:
+            EOFError: The other side has closed the connection.
+            OSError: The connection broke.
+            ValueError: What came is no message, or larger than ``largest`` bytes.
+        """
+        while not (end := _end(self._came, 0, largest)):
+            self._waits = not self._came
+            try:
+                more = await self.read(BUFFER)
+            finally:
+                self._waits = False
+            if not more:
+                raise EOFError("the connection was closed")
+            self._came += more
+        message = _message(self._came[_LENGTH.size : end])
+        del self._came[:end]
+        return message
+
+    def stop(self) -> None:
+        """Let the task hear that this is the end, whatever comes."""
+        self.stopped = True
+        self.feed_eof()
+
+    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
+        """Take what has come; called by the protocol."""
+        came, start = bytes(data), 0  # it is bytes: no copy
+        if self._waits and self.take is not None:
+            with suppress(ValueError):  # the task hears of it
+                while not self.stopped and (end := _end(came, start, LARGEST)):
+                    if not self.take(_message(came[start + _LENGTH.size : end])):
+                        break
+                    start = end
+        if start < len(came) and not self.stopped:
+            self._waits = False
+            super().feed_data(came[start:])
 
 
 def send(connection: socket.socket, message: Message) -> None:
@@ -63,8 +118,8 @@ def send(connection: socket.socket, message: Message) -> None:
 
 
 def receive(connection: socket.socket) -> Message:
-    """Return the next message of a blocking connection; raises what :func:`read` does."""
-    return _message(_exactly(connection, _length(_exactly(connection, _LENGTH.size), LARGEST)))
+    """Return the next message of a blocking connection; raises what :meth:`Reader.message` does."""
+    return _message(_exactly(connection, _length(_exactly(connection, _LENGTH.size), 0, LARGEST)))
 
 
 def has_spoken(connection: ssl.SSLSocket) -> bool:
@@ -91,8 +146,15 @@ def watch(connection: socket.socket, *, may_stall: bool = False) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _length(packed: bytes | bytearray, largest: int) -> int:
-    length: int = _LENGTH.unpack(packed)[0]
+def _end(data: bytes | bytearray, start: int, largest: int) -> int:
+    """Return where a message ends that begins there; 0 if it has not come whole."""
+    first = start + _LENGTH.size
+    end = first + _length(data, start, largest) if len(data) >= first else 0
+    return end if end <= len(data) else 0
+
+
+def _length(packed: bytes | bytearray, start: int, largest: int) -> int:
+    length: int = _LENGTH.unpack_from(packed, start)[0]
     if length > largest:
         raise ValueError(f"a message of {length} bytes, expected at most {largest}")
     return length

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -24,7 +24,7 @@ BYE_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
 _DIALS = 3
 _TOGETHER = 1 << 14
-"""Bytes of a message up to which it is copied, to be written with what goes before and after."""
+"""Bytes of messages from which on they are written at once."""
 
 _MOMENT = 0.05
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
@@ -38,42 +38,18 @@ class Lose(Protocol):
     def __call__(self, error: ExecutionError, *, is_broken: bool = False) -> None: ...
 
 
-class _Opened(NamedTuple):
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-
-class Connection(Protocol):
-    """A client's connection to its session."""
-
-    def listen(self, receive: Receive, lose: Lose) -> None:
-        """Hand messages of the session to ``receive`` from now on; ``lose`` hears if it ends by itself.
-
-        First the session may end, which hears what calls cost still; then the connection.
-        """
-        ...
-
-    def send(self, message: Message, *, soon: bool = True) -> None:
-        """Send a message; does not wait. Not ``soon`` is for what nobody waits for."""
-        ...
-
-    async def drain(self) -> None:
-        """Wait until most of what was sent is on its way."""
-        ...
-
-    async def close(self) -> None:
-        """Leave, giving back what is held."""
-        ...
-
-
 class RemoteConnection:
     """A connection over TCP; made by :meth:`dial`."""
 
-    def __init__(self, address: Address, purpose: str, opened: _Opened) -> None:
+    def __init__(
+        self, address: Address, purpose: str, reader: codec.Reader, writer: asyncio.StreamWriter
+    ) -> None:
         self._address = address
         self._purpose = purpose
-        self._reader, self._writer = opened
-        self._unsent: list[bytearray] = []
+        self._reader = reader
+        self._loop = asyncio.get_running_loop()
+        self._writer = writer
+        self._unsent = bytearray()
         self._flushing = False
         self._listening: asyncio.Task[None] | None = None
 
@@ -92,43 +68,63 @@ class RemoteConnection:
             stop=stop_after_attempt(_DIALS),
             reraise=True,
         )
-        opened: _Opened
-        welcome: Welcome
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                opened, welcome = await retrying(_open, address, hello, purpose)
+                return await retrying(cls._open, address, hello, purpose)
         except (OSError, EOFError, ValueError) as error:
             raise unreachable(address, purpose, error) from error
-        return cls(address, purpose, opened), welcome
+
+    @classmethod
+    async def _open(cls, address: Address, hello: Join, purpose: str) -> tuple[RemoteConnection, Welcome]:
+        loop, reader = asyncio.get_running_loop(), codec.Reader()
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.create_connection(
+            lambda: protocol,
+            address.host,
+            address.port,
+            ssl=context_of(address),
+            ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
+        )
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        try:
+            codec.watch(writer.get_extra_info("socket"))
+            codec.write(writer, hello)
+            welcome = check_welcome(address, purpose, await reader.message())
+        except BaseException:
+            writer.transport.abort()
+            raise
+        return cls(address, purpose, reader, writer), welcome
 
     def listen(self, receive: Receive, lose: Lose) -> None:
-        self._listening = asyncio.get_running_loop().create_task(self._listen(receive, lose))
+        """Hand messages of the session to ``receive`` from now on; ``lose`` hears if it ends by itself.
+
+        First the session may end, which hears what calls cost still; then the connection.
+        """
+        self._listening = self._loop.create_task(self._listen(receive, lose))
 
     def send(self, message: Message, *, soon: bool = True) -> None:
         """Send a message; does not wait.
 
         What nobody waits for (not ``soon``) goes with whatever is sent next, or after a moment.
         """
-        framed = codec.frame(message)
-        if len(framed) > _TOGETHER:
+        is_first = not self._unsent
+        codec.frame(message, self._unsent)
+        if len(self._unsent) > _TOGETHER:
             self._flush()
-            if not self._writer.is_closing():
-                self._writer.write(framed)
-            return
-        self._unsent.append(framed)
-        if soon and not self._flushing:
+        elif soon and not self._flushing:
             self._flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
-        elif not soon and len(self._unsent) == 1:
-            asyncio.get_running_loop().call_later(_MOMENT, self._flush)
+            self._loop.call_soon(self._flush)
+        elif is_first and not soon:
+            self._loop.call_later(_MOMENT, self._flush)
 
     def _flush(self) -> None:
         """Write what was sent in this turn of the event loop, small messages together."""
-        parts, self._unsent, self._flushing = self._unsent, [], False
-        if parts and not self._writer.is_closing():
-            self._writer.write(parts[0] if len(parts) == 1 else b"".join(parts))
+        unsent, self._unsent, self._flushing = self._unsent, bytearray(), False
+        if unsent and not self._writer.is_closing():
+            self._writer.write(unsent)
 
     async def drain(self) -> None:
+        """Wait until most of what was sent is on its way."""
         self._flush()
         try:
             await self._writer.drain()
@@ -154,32 +150,21 @@ class RemoteConnection:
 
     async def _listen(self, receive: Receive, lose: Lose) -> None:
         """Hand messages on until the conversation is over."""
+
+        def take(message: Message) -> bool:
+            if isinstance(message, Lost):
+                lose(ended(message))
+            elif not isinstance(message, Bye):
+                receive(message)
+            return not isinstance(message, Bye)
+
+        self._reader.take = take
         try:
-            while not isinstance(message := await codec.read(self._reader), Bye):
-                if isinstance(message, Lost):
-                    lose(ended(message))
-                else:
-                    receive(message)
+            while take(await self._reader.message()):
+                pass
         except Exception as error:  # noqa: BLE001  # whoever waits for an answer is to hear it
             self._writer.transport.abort()
             lose(lost(self._address, self._purpose, error), is_broken=True)
-
-
-async def _open(address: Address, hello: Join, purpose: str) -> tuple[_Opened, Welcome]:
-    reader, writer = await asyncio.open_connection(
-        address.host,
-        address.port,
-        limit=codec.BUFFER,
-        ssl=context_of(address),
-        ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
-    )
-    try:
-        codec.watch(writer.get_extra_info("socket"))
-        codec.write(writer, hello)
-        return _Opened(reader, writer), check_welcome(address, purpose, await codec.read(reader))
-    except BaseException:
-        writer.transport.abort()
-        raise
 
 
 class LocalConnection:
@@ -212,6 +197,10 @@ class LocalConnection:
             self._number = None
             if self._closes is not None:
                 self._closes()
+
+
+Connection = RemoteConnection | LocalConnection
+"""A client's connection to its session."""
 
 
 def ended(message: Lost) -> ExecutionError:

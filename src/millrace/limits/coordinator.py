@@ -34,8 +34,6 @@ from millrace.limits.session import Session
 _MOST_EMPTY_SESSIONS = 16
 _MOST_RELEASED = 64
 """Runs that are kept although nothing refers to their queries: DataFrames derived from them may still run."""
-_MOST_STREAMS = 256
-"""As many runs of streams."""
 
 _AWAY_SECONDS = 300.0
 """Until what a planning process elsewhere has registered is forgotten, if it does not join again."""
@@ -82,7 +80,6 @@ class Coordinator(Server):
         self._drivers: dict[str, Driver] = {}
         self._owners: dict[str, str] = {}  # the planning process elsewhere of each run, empty for this one
         self._released: OrderedDict[str, None] = OrderedDict()
-        self._streaming: OrderedDict[str, None] = OrderedDict()  # runs of streams, by their latest session
         self._sessions: OrderedDict[str, LookupSession] = OrderedDict()
         self._ended: dict[str, _Ended] = {}  # by run/number
         self._spent = Spendings()
@@ -215,7 +212,6 @@ class Coordinator(Server):
         """Remove a run's answers and secrets."""
         del self._registrations[run], self._owners[run]
         self._released.pop(run, None)
-        self._streaming.pop(run, None)
         for name in [name for name in self._sessions if _run_of(name) == run]:
             self._close(self._sessions.pop(name))
         for name in [name for name in self._ended if _run_of(name) == run]:
@@ -237,18 +233,12 @@ class Coordinator(Server):
         task.add_done_callback(self._closing.pop)
 
     def _trim(self) -> None:
-        """Forget the runs that were released first, beyond those that are kept, and those of nobody.
-
-        A stream goes on when nothing refers to its query, so that the latest streams are kept beside them.
-        """
+        """Forget the runs that were released first, beyond those that are kept, and those of nobody."""
         working = {_run_of(name) for name, session in self._sessions.items() if not session.empty}
-        streams = [run for run in self._streaming if run in self._released]
-        jobs = [run for run in self._released if run not in self._streaming]
         since = self._clock.now() - _AWAY_SECONDS
         away = {name for name, driver in self._drivers.items() if driver.empty and driver.seen <= since}
         left = [run for run, driver in self._owners.items() if driver in away and run not in working]
-        over = (*self._beyond(jobs, _MOST_RELEASED, working), *self._beyond(streams, _MOST_STREAMS, working))
-        for run in {*left, *over}:
+        for run in {*left, *self._beyond(self._released, _MOST_RELEASED, working)}:
             self._forget(run)
         for name in away.difference(self._owners.values()):
             self._drivers.pop(name).close()
@@ -280,9 +270,6 @@ class Coordinator(Server):
                 registration = self._registered(namespace)
             case _:
                 raise ValueError("it wants no lookup")
-        if stream_in(namespace):
-            self._streaming[_run_of(namespace)] = None
-            self._streaming.move_to_end(_run_of(namespace))
         if namespace not in self._sessions:
             self._sessions[namespace] = LookupSession(
                 registration,

@@ -22,7 +22,7 @@ from millrace.limits.budget import Spent
 from millrace.limits.clock import Clock
 from millrace.limits.messages import Lost, Message, MethodCall, MethodResult, Welcome
 from millrace.limits.progress import FailedKey, LookupProgress
-from millrace.limits.registration import Registration
+from millrace.limits.registration import Address, Registration
 from millrace.limits.session import OrderedSession
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Driver(OrderedSession):
             more = {"driver": self._name} if call.method == "register" else {}
             answer.result = msgspec.json.encode(getattr(self._coordinator, call.method)(*given, **more))
         except Exception as error:  # noqa: BLE001  # the caller's
-            answer.error = type(error).__name__, encodable(str(error))
+            answer.error = failure_of(error)
         self._say(client, answer)
 
     def _broke(self, error: Exception) -> None:
@@ -95,6 +95,11 @@ def encode_call(number: int, method: str, arguments: tuple[Any, ...]) -> MethodC
     return MethodCall(number, method, json.dumps(told).encode())
 
 
+def failure_of(error: Exception) -> tuple[str, str]:
+    """Return what a call has raised as it is sent."""
+    return type(error).__name__, encodable(str(error))
+
+
 def decode_result(method: str, answer: MethodResult) -> Any:
     """Return what a call has returned, or raise what it has raised."""
     if answer.error is not None:
@@ -103,7 +108,7 @@ def decode_result(method: str, answer: MethodResult) -> Any:
         if isinstance(known, type) and issubclass(known, MillraceError | ValueError):
             raise known(why)
         raise ExecutionError(f"{kind}: {why}")
-    return msgspec.json.decode(answer.result, type=METHODS[method][1])
+    return msgspec.json.decode(answer.result, type=Address if method == "start" else METHODS[method][1])
 
 
 def _made(kind: type, value: Any) -> Any:

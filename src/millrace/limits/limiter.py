@@ -12,12 +12,19 @@ sleep until exactly then: a late timer on this side would otherwise lose a slot 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from millrace.limits.budget import Spending
 from millrace.limits.clock import Clock
 
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Seconds before a probe: doubling, from the first to the longest."""
+
+MOST_PROBES = 8
+"""Probes in a row that fail before the source is given up; two minutes, and the time that they take."""
+
 Key = tuple[int, int]
+"""A request, or its call: the owner, and the owner's ticket."""
 
 
 class TokenRate:
@@ -58,11 +65,67 @@ class TokenRate:
         self.next = first + (tokens - reserved) * self._seconds_a_token
 
 
-_Key = tuple[int, int]
+class Breaker:
+    """A circuit breaker: a source that does not answer is left alone, and given up at last.
+
+    After so many failures in a row, over all tasks, it opens: no request starts. After a pause it is half
+    open: one request may start, the probe, when all others are back. If that is answered, all may start
+    again; if not, the pause doubles. A source that has not answered the last probe is given up, which ends
+    the query: the user wanted to do without rows of some keys, not of all.
+
+    (Nygard, "Release It!", chapter "Stability Patterns".)
+
+    Args:
+        threshold: Failures in a row that open it; None for never.
+
+    Attributes:
+        until: When the next probe may start, in seconds of the caller's clock; None while it is closed.
+        failures: Failures in a row, probes among them.
+        why: What went wrong last.
+    """
+
+    def __init__(self, threshold: int | None = None) -> None:
+        self._threshold = threshold
+        self._probe: Key | None = None
+        self._probes = 0
+        self.until: float | None = None
+        self.failures = 0
+        self.why = ""
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the source is taken to be down for good."""
+        return self._probes >= MOST_PROBES
+
+    def start(self, call: Key) -> None:
+        """Note a request that may start: while it is open, that is the probe."""
+        if self.until is not None:
+            self._probe = call
+
+    def answer(self) -> None:
+        """Note an answer, of whatever request, which closes it."""
+        self.until = None
+        self.failures = self._probes = 0
+
+    def fail(self, call: Key, why: str, now: float) -> None:
+        """Note a request that was not answered; those that began before it opened tell nothing new."""
+        self.failures += 1
+        self.why = why
+        if self.until is not None:
+            if call != self._probe:
+                return
+            self._probes += 1
+        elif self._threshold is None or self.failures < self._threshold:
+            return
+        self._probe = None
+        self.until = now + min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._probes)
+
+    def describe(self) -> str:
+        """Return what is wrong, for people."""
+        return f"{self.failures} requests in a row have failed (the last one by: {self.why})"
 
 
-@dataclass(frozen=True)
-class Grant:
+class Grant(NamedTuple):
     """A permit for one call.
 
     Attributes:
@@ -86,7 +149,7 @@ class Limiter:
         tokens_per_minute: That calls take together; None sets no bound.
 
     Attributes:
-        sources: What each owner's calls ask; calls of an owner that is not in it are never held.
+        breakers: Of each owner's source; calls of an owner that is not in it are never held.
     """
 
     def __init__(
@@ -102,13 +165,12 @@ class Limiter:
         self._tokens = None if tokens_per_minute is None else TokenRate(tokens_per_minute)
         self._spending = spending
         self._most = float("inf") if max_in_flight is None else max_in_flight
-        self._held: dict[str, float] = {}
-        self.sources: dict[int, str] = {}
+        self.breakers: dict[int, Breaker] = {}
         self._spacing = 0.0 if per_second is None else 1.0 / per_second
         self._ahead = ahead
         self._next_start = float("-inf")
-        self._waiting: OrderedDict[_Key, None] = OrderedDict()
-        self._out: set[_Key] = set()
+        self._waiting: OrderedDict[Key, None] = OrderedDict()
+        self._out: set[Key] = set()
 
     @property
     def _bound(self) -> float:
@@ -120,17 +182,19 @@ class Limiter:
     def _next(self) -> float:
         return self._next_start if self._tokens is None else max(self._next_start, self._tokens.next)
 
-    def _first(self) -> tuple[_Key | None, float]:
+    def _first(self, now: float) -> tuple[Key | None, float]:
         """Return the first request of those that may start soonest, and when; None where none may."""
         first, due = None, float("inf")
-        soonest = max(self._next, self._clock.now())
-        busy = {self.sources.get(owner) for owner, _ in self._out} if self._held else set()
+        soonest = max(self._next, now)
+        busy: set[Breaker | None] | None = None
         for key in self._waiting:
-            source = self.sources.get(key[0])
-            if source not in self._held:
+            breaker = self.breakers.get(key[0])
+            if breaker is None or breaker.until is None:
                 return (key, soonest) if soonest < due else (first, due)
-            if source not in busy and self._held[source] < due:
-                first, due = key, max(soonest, self._held[source])
+            if busy is None:
+                busy = {self.breakers.get(owner) for owner, _ in self._out}
+            if breaker not in busy and breaker.until < due:
+                first, due = key, max(soonest, breaker.until)
         return first, due
 
     def out_of(self, owners: set[int]) -> int:
@@ -157,13 +221,15 @@ class Limiter:
         now = self._clock.now()
         given = []
         while self._waiting and len(self._out) < self._bound:
-            key, due = self._first()
+            key, due = self._first(now)
             if key is None or due > now + self._ahead:
                 break
             if self._spending is not None and not self._spending.begin():
                 break
             del self._waiting[key]
             self._out.add(key)
+            if key[0] in self.breakers:
+                self.breakers[key[0]].start(key)
             start = max(now, due)
             self._next_start = start + self._spacing
             if self._tokens is not None:
@@ -177,10 +243,10 @@ class Limiter:
             return None
         if self._spending is not None and not self._spending.may_begin:
             return None
-        key, due = self._first()
+        key, due = self._first(self._clock.now())
         return None if key is None else due - self._ahead
 
-    def refused(self) -> list[_Key]:
+    def refused(self) -> list[Key]:
         """Take out and return the requests that the budget will never have a permit for."""
         if self._spending is None or not self._spending.is_over:
             return []
@@ -199,14 +265,6 @@ class Limiter:
         if was_out and self._tokens is not None:
             self._tokens.end(key, tokens, self._clock.now())
         return was_out
-
-    def hold(self, seconds: float, source: str) -> None:
-        """Let no call of a source start for so long, and after that one at a time, until :meth:`resume`."""
-        self._held[source] = self._clock.now() + seconds
-
-    def resume(self, source: str) -> None:
-        """Let as many calls of a source start as before."""
-        self._held.pop(source, None)
 
     def pause(self, seconds: float) -> None:
         """Let no call start for so long: the service has asked for that, or is overloaded."""

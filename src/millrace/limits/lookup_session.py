@@ -54,7 +54,7 @@ from millrace.limits.messages import (
     News,
     Noted,
     Pause,
-    Release,
+    Permit,
     Reply,
     Request,
     Settle,
@@ -183,13 +183,13 @@ class LookupSession(OrderedSession):
         Raises:
             ValueError: It says nothing that a client of ours would say.
         """
-        if self._lost is not None and not isinstance(message, Release | Settle):
+        if self._lost is not None and not isinstance(message, Permit | Settle):
             return  # what a call has cost counts, and its rows are kept, whoever wanted it
         match message:
-            case Request() | Release() | Pause():
-                if isinstance(message, Release) and message.unpriced is not None:
+            case Request() | Permit() | Pause():
+                if isinstance(message, Permit) and message.unpriced is not None:
                     self._end(message.unpriced, spent=True)
-                if isinstance(message, Release) and message.seconds is not None:
+                if isinstance(message, Permit) and message.seconds is not None:
                     self._figures.took(message.seconds, limited=message.limited, retried=message.retried)
                 self.permits.handle(self._owners[client], message)
             case Settle() if self._written is not None:
@@ -213,7 +213,8 @@ class LookupSession(OrderedSession):
     def progress(self) -> LookupProgress:
         in_flight = self.in_flight if self.settings.turns else len(self._claims)
         breaker = self.permits.breaker(self._source)
-        problem = f"{breaker.told()}: it is tried again now and then" if breaker.open else self._problem
+        is_open = breaker.until is not None
+        problem = f"{breaker.describe()}: it is tried again now and then" if is_open else self._problem
         return self._figures.progress(
             self.registration.name, in_flight, running=not self.empty, problem=problem
         )
@@ -308,7 +309,7 @@ class LookupSession(OrderedSession):
             self._say(client, News(settled.get(client, []), handed.get(client, [])))
 
     def _give_up(self) -> None:
-        told = self.permits.breaker(self._source).told()
+        told = self.permits.breaker(self._source).describe()
         self._end(
             f"the source of lookup {self.registration.name!r} does not answer: {told}, "
             "tries of one request at a time among them. Is it up, and can the executors reach it? What was "

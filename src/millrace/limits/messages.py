@@ -16,7 +16,9 @@ import msgspec
 import pyarrow as pa
 from msgspec import Meta, Struct
 
-from millrace.limits.chunk import KEY_BYTES, Chunk, Claimed, Failure, cut, encoded
+from millrace.errors import BudgetError, encodable
+from millrace.limits.budget import Cost, Usage, cost_of
+from millrace.limits.chunk import KEY_BYTES, LONGEST_TEXT, Chunk, Claimed, Failure, cut, encoded
 
 MOST = 1 << 40
 """Larger numbers are no counts of anything."""
@@ -116,8 +118,18 @@ class Request(Message):
     ticket: int
 
 
-class Release(Message):
-    """Gives a permit back, with what came of the call; see :class:`~millrace.limits.client.Permit`."""
+class Permit(Message):
+    """Leave to make one call; what came of it is set before the permit is given back, which says that.
+
+    Attributes:
+        cost: What the call has cost; None if that is not known.
+        tokens: That it has taken; None if that is not known.
+        outcome: ``""`` if the source has answered, a few words if it has not; None if neither can be said.
+        unpriced: Why nobody can tell what calls cost: then none may be made any more.
+        seconds: That the call took, for the progress; None if none was made.
+        limited: Whether the source has said that it is asked too much.
+        retried: Whether the call repeated one that failed.
+    """
 
     ticket: int
     cost: Amount | None = None
@@ -127,6 +139,24 @@ class Release(Message):
     seconds: Amount | None = None
     limited: bool = False
     retried: bool = False
+
+    def charge(self, price: Cost | None, request: object, answer: object) -> None:
+        """Note what the call has taken, by its answer, or by an error that has an answer's ``usage``.
+
+        ``price`` tells what it has cost; None where nothing bounds that, or it is fixed.
+
+        Raises:
+            BudgetError: What it has cost cannot be told.
+        """
+        usage = getattr(answer, "usage", None)
+        if isinstance(usage, Usage):
+            self.tokens = usage.tokens or None  # one that took none says nothing of others
+        if price is not None:
+            try:
+                self.cost = cost_of(price, request, answer)
+            except BudgetError as error:
+                self.unpriced = encodable(str(error)[:LONGEST_TEXT])
+                raise
 
 
 class Pause(Message):

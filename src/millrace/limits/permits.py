@@ -1,6 +1,6 @@
 """Leave to make calls, for all tasks that a source's or a predicate's limits hold for.
 
-A client says :class:`~millrace.limits.messages.Request`, ``Release`` and ``Pause``, and hears ``Granted`` or
+A client says :class:`~millrace.limits.messages.Request`, ``Permit`` and ``Pause``, and hears ``Granted`` or
 ``BudgetSpent``.
 
 One lookup has permits of its own; those of a ``limit_group`` are shared by the sessions of all its lookups
@@ -13,12 +13,11 @@ import asyncio
 from collections.abc import Callable, Collection
 from itertools import count
 
-from millrace.limits.breaker import Breaker
 from millrace.limits.budget import Spending
 from millrace.limits.clock import Clock, WallClock
 from millrace.limits.ledger import stream_in
-from millrace.limits.limiter import Limiter
-from millrace.limits.messages import BudgetSpent, Granted, Pause, Release, Request
+from millrace.limits.limiter import Breaker, Limiter
+from millrace.limits.messages import BudgetSpent, Granted, Pause, Permit, Request
 from millrace.limits.registration import Settings
 from millrace.limits.session import Deliver
 
@@ -44,7 +43,7 @@ class Permits:
     ) -> None:
         self.settings = settings
         self.spending = spending or Spending(settings.budget)
-        self._breakers: dict[str, Breaker] = {}
+        self._breakers: dict[str, Breaker] = {}  # by source
         self._clock = clock or WallClock()
         counted = self.spending if settings.budget else None
         self._limiter = Limiter(
@@ -55,7 +54,6 @@ class Permits:
             counted,
             settings.tokens_per_minute,
         )
-        self._sources = self._limiter.sources
         self._numbers = count()
         self._deliver: dict[int, Deliver] = {}
         self._given_up: dict[int, Callable[[], None]] = {}
@@ -71,7 +69,7 @@ class Permits:
 
     def breaker(self, source: str) -> Breaker:
         """Return what is known of a source's health; each has a breaker, whatever limits it shares."""
-        return self._breakers.get(source) or Breaker(None)
+        return self._breakers.get(source) or Breaker()
 
     def join(
         self,
@@ -89,8 +87,7 @@ class Permits:
             circuit_breaker: Failures in a row after which calls of the source pause; None for never.
         """
         number = next(self._numbers)
-        self._breakers.setdefault(source, Breaker(circuit_breaker))
-        self._sources[number] = source
+        self._limiter.breakers[number] = self._breakers.setdefault(source, Breaker(circuit_breaker))
         self._deliver[number] = deliver
         self._given_up[number] = given_up
         return number
@@ -101,12 +98,12 @@ class Permits:
         The last client of a source takes its breaker along, so that the next action tries anew. That of a
         stream stays for the next micro-batch.
         """
-        source = self._sources.pop(client)
         del self._deliver[client], self._given_up[client]
-        if not stream_in(source) and source not in self._sources.values():
-            del self._breakers[source]
-            self._limiter.resume(source)
         self._limiter.drop(client)
+        breaker = self._limiter.breakers.pop(client)
+        for source, other in list(self._breakers.items()):
+            if other is breaker and not stream_in(source) and other not in self._limiter.breakers.values():
+                del self._breakers[source]
         self.grant()
 
     def withdraw(self, clients: Collection[int]) -> None:
@@ -115,12 +112,12 @@ class Permits:
             self._limiter.withdraw(client)
         self.grant()
 
-    def handle(self, client: int, message: Request | Release | Pause) -> None:
+    def handle(self, client: int, message: Request | Permit | Pause) -> None:
         """Do what a client's message about permits says; ValueError for a ticket that is in use."""
         match message:
             case Request():
                 self._limiter.request(client, message.ticket)
-            case Release():
+            case Permit():
                 if self._limiter.release(client, message.ticket, message.cost, message.tokens):
                     self._judge(client, message.ticket, message.outcome)
             case Pause():
@@ -132,8 +129,9 @@ class Permits:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if not self._limiter.waiting:
+            return
         for grant in self._limiter.grants():
-            self.breaker(self._sources[grant.owner]).started((grant.owner, grant.ticket))
             wait = max(0.0, grant.start - self._clock.now())
             self._deliver[grant.owner](Granted(grant.ticket, wait))
         for owner, ticket in self._limiter.refused():
@@ -145,15 +143,11 @@ class Permits:
 
     def _judge(self, client: int, ticket: int, outcome: str | None) -> None:
         """Let the breaker of the client's source know what came of a call."""
-        source = self._sources[client]
-        breaker = self.breaker(source)
+        breaker = self._limiter.breakers[client]
         if outcome == "":
-            if breaker.answered():
-                self._limiter.resume(source)
+            breaker.answer()
         elif outcome is not None:
-            pause = breaker.failed((client, ticket), outcome[:_LONGEST_OUTCOME])
-            if pause is not None:
-                self._limiter.hold(pause, source)
+            breaker.fail((client, ticket), outcome[:_LONGEST_OUTCOME], self._clock.now())
             if breaker.given_up:
-                for each in [each for each, other in self._sources.items() if other == source]:
+                for each in [each for each, other in self._limiter.breakers.items() if other is breaker]:
                     self._given_up[each]()

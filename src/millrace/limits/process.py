@@ -1,9 +1,9 @@
-"""The coordinator in a process of its own, beside the one that plans queries.
+"""Coordinators in other processes, as a planning process sees them: in its child, or elsewhere.
 
-There it shares no interpreter with the user's code, whose work would hold up the permits of all tasks. It
-starts when the first query needs it and ends with the planning process, also when that is killed: its end of
-the pipe between them then reads as closed. What it is told goes through that pipe alone: registrations with
-their secrets, and questions about progress.
+Neither shares an interpreter with the user's code, whose work would hold up the permits of all tasks. A child
+starts when the first query needs it, and ends with the planning process, also when that is killed: its
+standard input then reads as closed. Both are told the same over a connection, see
+:mod:`millrace.limits.drivers`: registrations with their secrets, and questions about progress.
 """
 
 from __future__ import annotations
@@ -13,28 +13,40 @@ import json
 import os
 import queue
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
+import time
 from abc import abstractmethod
 from asyncio import sslproto
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import replace
+from itertools import count
+from typing import Any, ClassVar, NamedTuple, Self
+from uuid import uuid4
 
-from millrace.errors import ExecutionError
+import msgspec
+
+from millrace.errors import ExecutionError, InputError, MillraceError
+from millrace.limits import codec
 from millrace.limits.budget import Spent
+from millrace.limits.clock import Clock, WallClock
+from millrace.limits.connection import CONNECT_SECONDS
 from millrace.limits.coordinator import Coordinator
+from millrace.limits.drivers import DRIVERS, SECRET, decode_result, encode_call, failure_of
 from millrace.limits.event_loop import END_SECONDS, end_within
+from millrace.limits.messages import JoinDriver, Lost, MethodResult
 from millrace.limits.progress import FailedKey, LookupProgress
-from millrace.limits.registration import Registration
+from millrace.limits.registration import Address, Registration
 from millrace.limits.shared import Shared
+from millrace.limits.tls import address_of, dial
 
 CALL_SECONDS = 300.0
-"""For any other call; large caches are read from end to end before their first query."""
+"""For any call; large caches are read from end to end before their first query."""
 
 _EXIT_SECONDS = 10.0
 """Of a process that has nothing more to do."""
@@ -45,6 +57,10 @@ _BEGIN = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
     "from millrace.limits.process import serve; serve()"
 )
+_LISTENS = b"millrace coordinator "
+"""Before what the child says; others may write to its output before it begins."""
+
+_OF_ALL = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # how this machine reaches itself
 
 
 class Call(NamedTuple):
@@ -52,29 +68,40 @@ class Call(NamedTuple):
 
     method: str
     arguments: tuple[Any, ...]
-    answer: Future[Any] | None
+    answer: Future[Any] | None = None
 
 
 class RemoteCoordinator(Shared):
-    """A :class:`Coordinator` elsewhere, with those of its methods that planning needs.
+    """A :class:`Coordinator` in another process, with those of its methods that planning needs.
 
-    One thread does calls, in their order.
+    One thread does calls, in their order. The first call connects. A connection that breaks is made again, by
+    a call or a look, with all runs registered anew: a coordinator elsewhere may have been started again. Runs
+    that were let go meanwhile are released then. It waits for that, see :mod:`millrace.limits.coordinator`.
 
     Attributes:
         where: In errors, beside its address.
-        look_seconds: Without a call until the thread looks whether there is something to do; None for never.
+        look_seconds: Without a call until the thread sees to it that it is connected; None for never.
         name: In errors.
     """
 
+    purpose: ClassVar[str] = "limits"
     where: ClassVar[str]
     look_seconds: ClassVar[float | None] = None
     name: str
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
         self._owner = os.getpid()
+        self._clock = clock or WallClock()
         self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self._putting = threading.RLock()  # a finalizer may release a run while this thread has it
         self._closed = False
+        self._driver = uuid4().hex
+        self._connection: ssl.SSLSocket | None = None
+        self._ahead = 0.0  # of this machine's clock
+        self._runs: dict[str, tuple[Registration, ...]] = {}  # that queries refer to
+        self._let_go: set[str] = set()  # that none refers to, which it has not heard yet
+        self._unreached: tuple[float, MillraceError] | None = None  # until when nobody tries again, and why
+        self._numbers = count()
         threading.Thread(target=self._speak, name="millrace coordinator", daemon=True).start()
 
     @property
@@ -104,7 +131,7 @@ class RemoteCoordinator(Shared):
         """Take note that nothing refers to a run's query any more; does not wait, wherever it is called."""
         if self.running:
             with suppress(ExecutionError):
-                self._put(Call("release", (run,), None))
+                self._put(Call("release", (run,)))
 
     @classmethod
     def stop(cls, runs: Mapping[str, float]) -> None:
@@ -114,24 +141,35 @@ class RemoteCoordinator(Shared):
         """
         for each in cls.all():
             with suppress(ExecutionError):
-                each._put(Call("stop", (runs,), None))  # noqa: SLF001  # of this class
+                each._put(Call("stop", (runs,)))  # noqa: SLF001  # of this class
 
-    def _look(self) -> None:
-        """Do what is to be done without a call; in the one thread."""
+    def close(self) -> None:
+        """Leave, whatever is under way; after a while what this process has registered is forgotten there."""
+        try:
+            self._put(Call("close", ()))
+        except ExecutionError:
+            return  # it is closed, or another process's: this one is a fork
+        connection = self._connection
+        if connection is not None:
+            with suppress(OSError):  # the thread may be faster
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     @abstractmethod
-    def _exchange(self, call: Call) -> Any:
-        """Return what a method of the coordinator returns, or raise what it raises; in the one thread."""
+    def _place(self) -> Address:
+        """Return where this process reaches it."""
+
+    @abstractmethod
+    def _unreachable(self, error: Exception) -> MillraceError:
+        """Return the error where it cannot be reached, which says what to do."""
 
     def _call(self, method: str, *arguments: Any) -> Any:
         answer: Future[Any] = Future()
         self._put(Call(method, arguments, answer))
-        seconds = END_SECONDS if method == "close" else CALL_SECONDS
-        wait([answer], seconds)
+        wait([answer], CALL_SECONDS)
         if not answer.done():
             raise ExecutionError(
-                f"{self.name} has not answered {method!r} within {seconds:g} s: is the disk of a cache, or "
-                "of the folder for temporary files, or the network to it, overloaded or away?"
+                f"{self.name} has not answered {method!r} within {CALL_SECONDS:g} s: is the disk of a cache, "
+                "or of the folder for temporary files, or the network to it, overloaded or away?"
             )
         return answer.result()
 
@@ -153,18 +191,95 @@ class RemoteCoordinator(Shared):
             except queue.Empty:
                 self._look()
                 continue
-            result, error = None, None
-            try:
-                result = self._exchange(call)
-            except Exception as raised:  # noqa: BLE001  # the caller's
-                error = raised
-            if call.answer is not None:
-                if error is None:
-                    call.answer.set_result(result)
-                else:
-                    call.answer.set_exception(error)
             if call.method == "close":
-                return
+                return self._cut()
+            answer = call.answer or Future()
+            try:
+                answer.set_result(self._exchange(call))
+            except Exception as error:  # noqa: BLE001  # the caller's
+                answer.set_exception(error)
+
+    def _look(self) -> None:
+        """Connect again where the connection has broken: tasks need what is registered."""
+        has_to_say = bool(self._runs or self._let_go)
+        if has_to_say and (self._connection is None or codec.has_spoken(self._connection)):
+            with suppress(Exception):  # the next call says it
+                self._exchange(Call("spent", ("",)))
+
+    def _exchange(self, call: Call) -> Any:
+        """Return what a method of the coordinator returns, or raise what it raises."""
+        run = call.arguments[0]
+        if call.method == "release":
+            self._runs.pop(run, None)
+        if call.method in ("register", "release"):  # one whose registration is not answered is let go too
+            self._let_go.add(run)
+        if self._connection is not None:
+            try:
+                return self._call_there(call)
+            except ExecutionError as error:
+                is_answer = self._connection is not None
+                if is_answer or self._closed or isinstance(error.__cause__, TimeoutError):
+                    raise
+        self._connect()
+        return self._call_there(call)
+
+    def _connect(self) -> None:
+        """Connect, register what this process has, and release what it has let go meanwhile.
+
+        What goes wrong holds for as long as it took: calls do not queue up behind a network that swallows it.
+        """
+        began = self._clock.now()
+        if self._unreached is not None and began < self._unreached[0]:
+            raise self._unreached[1]
+        address = self._place().of(DRIVERS)
+        hello = JoinDriver(address.token, self._driver)
+        try:
+            connection, welcome = dial(address, hello, self.purpose, CONNECT_SECONDS, may_stall=False)
+        except (OSError, EOFError, ValueError, ExecutionError) as error:
+            why = error if isinstance(error, ExecutionError) else self._unreachable(error)
+            now = self._clock.now()
+            self._unreached = now + (now - began), why
+            raise why from error
+        connection.settimeout(CALL_SECONDS)
+        self._connection, self._ahead = connection, welcome.now - time.monotonic()
+        for run, lookups in list(self._runs.items()):
+            with suppress(MillraceError, ValueError):  # its tasks hear that it is not known
+                self._call_there(Call("register", (run, lookups)))
+        for run in list(self._let_go):  # one that is not known any more is no error
+            with suppress(MillraceError):
+                self._call_there(Call("release", (run,)))
+
+    def _call_there(self, call: Call) -> Any:
+        """Return what a call returns, or raise what it raises; without a connection where that has ended."""
+        if self._connection is None:
+            raise ExecutionError(f"{self.name} is not reached")
+        arguments = call.arguments
+        if call.method == "stop":  # times by this machine's clock
+            arguments = ({run: since + self._ahead for run, since in arguments[0].items()},)
+        try:
+            codec.send(self._connection, encode_call(next(self._numbers), call.method, arguments))
+            answer = codec.receive(self._connection)
+        except (OSError, EOFError, ValueError) as error:
+            self._cut()
+            raise ExecutionError(
+                f"the connection to {self.name} was lost ({type(error).__name__}), and perhaps with it "
+                "limits and answers of the jobs that used it: run them again"
+            ) from error
+        if not isinstance(answer, MethodResult):
+            self._cut()
+            why = answer.why if isinstance(answer, Lost) else f"it says {type(answer).__name__}"
+            raise ExecutionError(f"{self.name} has ended: {why}")
+        result = decode_result(call.method, answer)
+        if call.method in ("register", "release"):
+            self._let_go.discard(arguments[0])
+        if call.method == "register":
+            self._runs[arguments[0]] = arguments[1]
+        return result
+
+    def _cut(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 class CoordinatorProcess(RemoteCoordinator):
@@ -174,21 +289,17 @@ class CoordinatorProcess(RemoteCoordinator):
         ExecutionError: It cannot listen, or its process does not start.
     """
 
-    purpose: ClassVar[str] = "limits"
     where: ClassVar[str] = "this process"
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
-        self._pipe, theirs = Pipe()
-        command = [sys.executable, "-c", _BEGIN, json.dumps(sys.path), str(theirs.fileno())]
+        command = [sys.executable, "-c", _BEGIN, json.dumps(sys.path)]
         try:
             # A session of its own: Ctrl-C is for this process, which tells the other what to do.
             self._child = subprocess.Popen(  # noqa: S603  # ourselves
-                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
             )
         except OSError as error:
             raise ExecutionError(f"cannot start a process for the limits of jobs ({error})") from error
-        finally:
-            theirs.close()
         self.pid = self._child.pid
         self.name = f"the coordinator's process {self.pid}"
         super().__init__()
@@ -196,7 +307,7 @@ class CoordinatorProcess(RemoteCoordinator):
             self.address = self._call("start", host, port, bind)
         except BaseException:
             self._child.kill()
-            self._child.wait()
+            self.close()
             raise
         atexit.register(self.close)
 
@@ -209,70 +320,115 @@ class CoordinatorProcess(RemoteCoordinator):
         if self._owner != os.getpid():
             return
         atexit.unregister(self.close)
-        with suppress(ExecutionError):
-            self._call("close")
+        super().close()
+        assert self._child.stdin is not None
+        with suppress(OSError):
+            self._child.stdin.close()
         try:
-            self._child.wait(_EXIT_SECONDS)
+            self._child.wait(END_SECONDS + _EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self._child.kill()  # it had its time to write
             self._child.wait()
 
     def _exchange(self, call: Call) -> Any:
-        try:
-            self._pipe.send((call.method, call.arguments))
-            error, result = self._pipe.recv()
-        except (OSError, EOFError) as broken:
-            raise ExecutionError(
-                f"{self.name} has ended (exit code {self._exit_code()}), and with it limits and answers of "
-                "the jobs that used it: run them again"
-            ) from broken
-        if error is not None:
-            raise error
-        return result
+        return self._start(*call.arguments) if call.method == "start" else super()._exchange(call)
 
-    def _exit_code(self) -> int | None:
+    def _start(self, host: str, port: int, bind: str | None) -> Address:
+        """Let the child listen, and return where tasks reach it."""
+        theirs, said = self._child.stdin, self._child.stdout
+        assert theirs is not None and said is not None
+        try:
+            theirs.write(json.dumps([host, port, bind]).encode() + b"\n")
+            theirs.flush()
+            with said:
+                listens = next(line for line in said if line.startswith(_LISTENS))
+        except (OSError, StopIteration) as error:
+            raise self._unreachable(error) from error
+        answer = msgspec.json.decode(listens.removeprefix(_LISTENS), type=MethodResult)
+        address: Address = decode_result("start", answer)
+        here = bind or host
+        self._here = replace(address, host=_OF_ALL.get(here, here))
+        return address
+
+    def _place(self) -> Address:
+        return self._here
+
+    def _unreachable(self, error: Exception) -> MillraceError:
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(1.0)
-        return self._child.returncode
+        return ExecutionError(
+            f"{self.name} has ended (exit code {self._child.returncode}), and with it limits and answers of "
+            f"the jobs that used it: run them again ({type(error).__name__}: {error})"
+        )
+
+
+class JoinedCoordinator(RemoteCoordinator):
+    """A coordinator elsewhere, by ``millrace coordinator``; see :class:`Shared` for host and port.
+
+    Tasks reach it by the same address. ``clock`` tells how long it was not reached.
+
+    Raises:
+        InputError: There is no secret in the environment, or a short one.
+    """
+
+    where: ClassVar[str] = "the coordinator"
+    look_seconds: ClassVar[float | None] = 1.0
+
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None, *, clock: Clock | None = None
+    ) -> None:
+        self.name = f"the coordinator at {host}:{port}"
+        secret = os.environ.get(SECRET, "")
+        if not secret:
+            raise InputError(f"{self.name} lets nobody in without its secret: set {SECRET} to what it told")
+        self.address = address_of(host, port, secret)
+        super().__init__(clock)
+
+    @classmethod
+    def started(cls, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> Self:
+        """Return this process's, connected; see :meth:`Shared.started`.
+
+        Raises:
+            ExecutionError: It is not reached.
+            InputError: There is no secret in the environment, or it is not the one of the coordinator.
+        """
+        found = super().started(host, port, bind)
+        try:
+            found.spent("")  # of no run: only to see whether it is there; others need not wait for that
+        except InputError:
+            found.close()  # the next one has the secret that is in the environment then
+            raise
+        return found
+
+    def _place(self) -> Address:
+        return self.address
+
+    def _unreachable(self, error: Exception) -> MillraceError:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return InputError(f"{self.name} has another secret than {SECRET} has here")
+        return ExecutionError(
+            f"{self.name} is not reached ({type(error).__name__}: {error}): does `millrace coordinator` run "
+            "there, and does the network let this machine connect to it?"
+        )
 
 
 def serve() -> None:
-    """Be the child: do what is asked for, until it is enough or nobody is there to ask."""
-    pipe = Connection(int(sys.argv[2]))
+    """Be the child: listen where it is told to, until nobody is there any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What asyncio sets aside for each connection; a quarter of a megabyte by default, for hundreds of tasks.
     sslproto.SSLProtocol.max_size = _BYTES_A_CONNECTION
+    output = os.dup(1)
+    os.dup2(2, 1)  # whatever else is printed here is no answer
     coordinator: Coordinator | None = None
-    calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]] | None] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(pipe, calls), name="millrace calls", daemon=True).start()
+    answer = MethodResult(0)
     try:
-        while (call := calls.get()) is not None:
-            method, arguments = call
-            error: Exception | None = None
-            result: Any = None
-            try:
-                if method == "start":
-                    coordinator = Coordinator(*arguments)
-                    result = coordinator.address
-                elif coordinator is not None:
-                    result = getattr(coordinator, method)(*arguments)
-            except Exception as raised:  # noqa: BLE001  # the caller gets it
-                error = raised.with_traceback(None)
-            pipe.send((error, result))
-            if method == "close":
-                return
-    except OSError:
-        return  # the planning process is gone
-    finally:
-        if coordinator is not None:
-            coordinator.close()
-
-
-def _receive(pipe: Connection, calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]] | None]) -> None:
-    """Take calls; when nobody is there to ask, the process ends, whatever it is doing."""
-    while True:
-        try:
-            calls.put(pipe.recv())
-        except Exception:  # noqa: BLE001  # whatever it is, nobody can be understood any more
-            calls.put(None)
-            return end_within(END_SECONDS)
+        coordinator = Coordinator(*json.loads(sys.stdin.buffer.readline()))
+        answer.result = msgspec.json.encode(coordinator.address)
+    except Exception as error:  # noqa: BLE001  # the planning process's
+        answer.error = failure_of(error)
+    with suppress(OSError), os.fdopen(output, "wb") as said:
+        said.write(_LISTENS + msgspec.json.encode(answer) + b"\n")
+    if coordinator is not None:
+        sys.stdin.buffer.read()
+        end_within(END_SECONDS)
+        coordinator.close()

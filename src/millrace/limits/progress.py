@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from millrace.limits.clock import Clock
 
@@ -218,24 +219,20 @@ NOTHING = LookupProgress("", 0, 0, 0, 0, 0, 0, 0, 0.0)
 """Of what nobody has asked for yet."""
 
 
+_SUMMED = ("keys", "done", "cached", "failed", "in_flight", "requests", "retried", "rate", "limited")
+
+
 def together(parts: list[LookupProgress]) -> LookupProgress:
     """Return the sum of one lookup's progress over several executions; seconds are the longest."""
     kinds: Counter[str] = Counter()
     for part in parts:
         kinds.update(dict(part.failures))
-    return LookupProgress(
-        parts[0].name,
-        sum(part.keys for part in parts),
-        sum(part.done for part in parts),
-        sum(part.cached for part in parts),
-        sum(part.failed for part in parts),
-        sum(part.in_flight for part in parts),
-        sum(part.requests for part in parts),
-        sum(part.retried for part in parts),
-        max(part.seconds for part in parts),
-        sum(part.rate for part in parts),
-        tuple(kinds.most_common()),
-        next((part.problem for part in parts if part.problem), ""),
-        sum(part.limited for part in parts),
-        merged(part.latencies for part in parts),
+    sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in _SUMMED}
+    return replace(
+        parts[0],
+        **sums,
+        seconds=max(part.seconds for part in parts),
+        failures=tuple(kinds.most_common()),
+        problem=next((part.problem for part in parts if part.problem), ""),
+        latencies=merged(part.latencies for part in parts),
     )

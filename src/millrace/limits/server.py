@@ -176,18 +176,19 @@ class Server(Shared):
     async def _listen(self, host: str, port: int) -> asyncio.Server:
         # One family, for each address that a name has would get a port of its own.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return await asyncio.start_server(
-            self._serve,
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(
+            lambda: asyncio.StreamReaderProtocol(codec.Reader(), self._serve, loop),
             host,
             port,
             family=family,
-            limit=codec.BUFFER,
             ssl=self._context,
             ssl_handshake_timeout=_HELLO_SECONDS,
             ssl_shutdown_timeout=_GOODBYE_SECONDS,
         )
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert isinstance(reader, codec.Reader)
         task = asyncio.current_task()
         assert task is not None
         if len(self._connections) - self._joined >= _MOST_STRANGERS:
@@ -198,7 +199,7 @@ class Server(Shared):
             codec.watch(writer.get_extra_info("socket"))
             try:
                 async with asyncio.timeout(_HELLO_SECONDS):
-                    hello = await codec.read(reader, _LARGEST_HELLO)
+                    hello = await reader.message(_LARGEST_HELLO)
             except ValueError as error:
                 await self._refuse(writer, error)
                 return
@@ -229,29 +230,43 @@ class Server(Shared):
         await writer.drain()
 
     async def _stay(
-        self, session: Session, client: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, session: Session, client: int, reader: codec.Reader, writer: asyncio.StreamWriter
     ) -> None:
         """Do what a client says until it has said goodbye."""
-        while True:
+
+        def end(why: str) -> None:
+            codec.write(writer, Lost(encodable(why)))
+            reader.stop()
+
+        def handle(message: Message) -> None:
+            try:
+                session.handle(client, message)
+            except Exception as error:  # noqa: BLE001  # the client is to hear it, and nobody else
+                end(_FAILED.format(self.purpose, type(error).__name__, error))
+
+        def take(message: Message) -> bool:
+            is_held_up = writer.transport.get_write_buffer_size() or not session.is_ready(client)
+            if is_held_up or isinstance(message, Bye):
+                return False
+            handle(message)
+            return True
+
+        reader.take = take
+        while not reader.stopped:
             if writer.transport.get_write_buffer_size():
                 with suppress(OSError):  # it may have left; what it said before is here to be read
                     await writer.drain()
             await session.ready(client)
             try:
-                message = await codec.read(reader)
+                message = await reader.message()
             except ValueError as error:
-                codec.write(writer, Lost(encodable(_UNHEARD.format(self.purpose, error))))
+                end(_UNHEARD.format(self.purpose, error))
                 return
             if isinstance(message, Bye):
                 await session.done(client)  # who hears of a job's end finds its figures whole
                 codec.write(writer, message)
                 return
-            try:
-                session.handle(client, message)
-            except Exception as error:  # noqa: BLE001  # the client is to hear it, and nobody else
-                why = _FAILED.format(self.purpose, type(error).__name__, error)
-                codec.write(writer, Lost(encodable(why)))
-                return
+            handle(message)
 
     def _leave(self, name: str, session: Session, client: int) -> None:
         try:

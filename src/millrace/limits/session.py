@@ -58,8 +58,12 @@ class Session(ABC):
         """Return what a client hears first."""
         return Welcome()
 
-    async def ready(self, client: int) -> None:  # noqa: B027  # most can always
-        """Wait until the session can take the client's next message; meanwhile the client has to wait."""
+    def is_ready(self, client: int) -> bool:
+        """Return whether the session can take the client's next message; meanwhile the client has to wait."""
+        return True  # most can always
+
+    async def ready(self, client: int) -> None:  # noqa: B027  # likewise
+        """Wait until it can."""
 
     async def done(self, client: int) -> None:  # noqa: B027  # likewise
         """Wait until all that the client has said is done."""
@@ -96,8 +100,12 @@ class OrderedSession(Session):
         self._queued: Counter[int] = Counter()
         self._progressed = asyncio.Event()
 
+    def is_ready(self, client: int) -> bool:
+        """Return whether most of what the client has said before is done."""
+        return self._queued.get(client, 0) <= _MOST_QUEUED
+
     async def ready(self, client: int) -> None:
-        """Wait until most of what the client has said before is done."""
+        """Wait until it is."""
         await self._until(client, _MOST_QUEUED)
 
     async def done(self, client: int) -> None:

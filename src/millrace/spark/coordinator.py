@@ -143,8 +143,7 @@ def coordinator_of(spark: SparkSession, options: Options) -> RemoteCoordinator |
     """
     limits.check_libraries("a coordinator")
     # Here, for they load asyncio and ciphers: tasks without limits do without.
-    from millrace.limits.joined import JoinedCoordinator
-    from millrace.limits.process import CoordinatorProcess
+    from millrace.limits.process import CoordinatorProcess, JoinedCoordinator
 
     watch(_on_action)
     place, joined, host = options.coordinator, None, ""

@@ -241,6 +241,9 @@ class Stream(Session, AbstractContextManager["Stream"]):
     def welcome(self) -> Welcome:
         return Welcome(schema=self._schema.serialize().to_pybytes())
 
+    def is_ready(self, client: int) -> bool:
+        return not self.is_full
+
     async def ready(self, client: int) -> None:
         """Wait until the consumer has taken some; end the stream if it takes nothing at all for too long."""
         while self.is_full:
