@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millrace.engine.arrays import Array, ends_of, extend, fixed_width, joined, to_arrow, to_numpy
 from millrace.engine.kernels import MAX_ROWS
@@ -209,8 +210,9 @@ class RelationStore:
     def _most(self, column: str) -> int:
         """Return the size of the column's largest value, in bytes; of values forgotten too."""
         seen, most = self._widest.get(column, (0, 0))
-        for chunk, _, at in self._locate(np.arange(max(seen, self.first), self.rows)):
-            most = max(most, int(_sizes(chunk.column(column), at, at + 1).max(initial=0)))
+        for start, chunk in zip(self._starts, self._chunks, strict=True):
+            if start + chunk.num_rows > seen:
+                most = max(most, _largest(chunk.column(column).slice(max(0, seen - start))))
         self._widest[column] = self.rows, most
         return most
 
@@ -328,6 +330,14 @@ def is_run(rows: Array) -> bool:
     if not len(rows) or rows[-1] - rows[0] + 1 != len(rows):
         return False
     return bool((rows[1:] - rows[:-1] == 1).all())
+
+
+def _largest(column: pa.Array) -> int:
+    """Return the bytes of a column's largest value."""
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        return pc.max(pc.binary_length(column)).as_py() or 0
+    each = np.arange(len(column))
+    return int(_sizes(column, each, each + 1).max(initial=0))
 
 
 def _sizes(column: pa.Array, low: Array, high: Array) -> Array:
