@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 import millrace
 from lab.bench.harness import Bench, Ran, Run, Target, Times
 from millrace.errors import ExecutionError
+from millrace.reports.micro_batch import micro_batch
 from millrace.streams import plan
 
 if TYPE_CHECKING:
@@ -284,7 +285,7 @@ class Side:
 
     def figure(self, name: str) -> list[float]:
         """Return a figure of Millrace's in each micro-batch."""
-        return [float(next(iter(each.observedMetrics.values()))[name]) for each in self.progress]
+        return [float(getattr(batch, name)) for batch in map(micro_batch, self.progress) if batch]
 
 
 class _Hub(Side):
@@ -366,7 +367,7 @@ def _joined(run: Run, name: str, folder: Path) -> bool:
     }
     if feeds.drifts:
         run.figures["drift_fixed_ratio"] = max(times.ratio("millrace", label) for label in FIXED)
-        work = {label: sum(sides[label].figure("seconds")[SKIPPED:]) for label in ("millrace", *FIXED)}
+        work = {label: sum(sides[label].figure("worked")[SKIPPED:]) for label in ("millrace", *FIXED)}
         run.figures["drift_fixed_work"] = work["millrace"] / min(work[label] for label in FIXED)
     state = {"three_way": "state_bytes_ratio"} | {query: f"{query}_state_ratio" for query in NEXMARK}
     if name in state:
