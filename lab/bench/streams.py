@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,12 @@ import pyarrow.parquet as pq
 
 import millrace
 from lab.bench.harness import Bench, Ran, Run, Target, Times
+from millrace.engine.eddy.continuous import ContinuousRun
+from millrace.engine.plan.expressions import Column, ColumnRef, Compare
+from millrace.engine.plan.spec import Equality, JoinSpec, RelationSpec
 from millrace.errors import ExecutionError
+from millrace.options import Options
+from millrace.reports.micro_batch import micro_batch
 from millrace.streams import plan
 
 if TYPE_CHECKING:
@@ -39,6 +45,9 @@ SETTINGS = {
     "spark.sql.streaming.pollingDelay": "300",
     "spark.sql.shuffle.partitions": "2",
 }
+_TRACKED = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
+"""Whether Spark counts the rows that it keeps, which takes it time."""
+
 SCHEMA = "k bigint, t timestamp, v double"
 SKIPPED = 3
 """The first micro-batches, in which workers start, do not count."""
@@ -71,7 +80,7 @@ class Feeds:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(f"feed_{letter}" for letter in "abcdefgh"[: self.streams])
+        return tuple(f"feed_{letter}" for letter in "abcdefghij"[: self.streams])
 
     @property
     def text(self) -> str:
@@ -284,7 +293,7 @@ class Side:
 
     def figure(self, name: str) -> list[float]:
         """Return a figure of Millrace's in each micro-batch."""
-        return [float(next(iter(each.observedMetrics.values()))[name]) for each in self.progress]
+        return [float(getattr(batch, name)) for batch in map(micro_batch, self.progress) if batch]
 
 
 class _Hub(Side):
@@ -308,6 +317,7 @@ FEEDS = {
     "drift": Feeds(3, 60_000, drifts=True),
     "small_batch": Feeds(3, 5_000),
     "two_way": Feeds(2, 100_000),
+    "ten_way": Feeds(10, 20_000),
     **{query: Nexmark(2, 100_000, query=query) for query in NEXMARK},
 }
 FIXED = {"b first": "feed_b", "c first": "feed_c"}
@@ -325,6 +335,7 @@ TARGETS = {
     "small_batch_ratio": Target(high=0.65),
     "two_way_ratio": Target(high=0.35),
     "state_bytes_ratio": Target(high=0.2),
+    "ten_way_kept_ratio": Target(high=0.5),
     "recovery_ratio": Target(high=0.45),
     "hub_100_ratio": Target(high=1.1),
     "hub_8_ratio": Target(high=0.01),
@@ -358,6 +369,7 @@ def _joined(run: Run, name: str, folder: Path) -> bool:
         others = [each for each in feeds.names if each != first]
         queries[label] = by_millrace(run, feeds, {"policy": "fixed", "order": (first, *others)})
     batches = SKIPPED + run.rounds
+    run.spark.conf.set(_TRACKED, str(name == "ten_way").lower())
     sides = {label: Side(run.spark, feeds, batches, folder / label, each) for label, each in queries.items()}
     times = _raced(run, name, sides)
     run.figures |= {
@@ -366,12 +378,63 @@ def _joined(run: Run, name: str, folder: Path) -> bool:
     }
     if feeds.drifts:
         run.figures["drift_fixed_ratio"] = max(times.ratio("millrace", label) for label in FIXED)
-        work = {label: sum(sides[label].figure("seconds")[SKIPPED:]) for label in ("millrace", *FIXED)}
+        work = {label: sum(sides[label].figure("worked")[SKIPPED:]) for label in ("millrace", *FIXED)}
         run.figures["drift_fixed_work"] = work["millrace"] / min(work[label] for label in FIXED)
     state = {"three_way": "state_bytes_ratio"} | {query: f"{query}_state_ratio" for query in NEXMARK}
     if name in state:
         run.figures[state[name]] = _state_bytes(sides["millrace"]) / _state_bytes(sides["spark"])
+    if name == "ten_way":
+        _count_tuples(run, feeds, sides["millrace"], sides["spark"])
     return sides["millrace"].sums() == sides["spark"].sums()
+
+
+def _count_tuples(run: Run, feeds: Feeds, ours: Side, chain: Side) -> None:
+    """Report the tuples that both keep at the end, and those that they made on the way, results included.
+
+    A join of Spark's chain stores both of its inputs: what all joins store and no stream sent was made by the
+    joins below. Cells do not say what they found, so the eddy's tuples are those of one cell here. It orders
+    them by what it measures, so their number differs between runs.
+    """
+    operators = [each for progress in chain.progress for each in progress.stateOperators]
+    sent, results = sum(progress.numInputRows for progress in chain.progress), chain.sums()[0]
+    kept, made = ours.figure("held")[-1], _made(feeds, ours.folder)
+    spark_kept = sum(each.numRowsTotal for each in chain.progress[-1].stateOperators)
+    spark_made = sum(each.numRowsUpdated for each in operators) - sent + results
+    run.figures |= {
+        "ten_way_kept": kept,
+        "ten_way_kept_ratio": kept / spark_kept,
+        "ten_way_made": float(made),
+        "ten_way_made_ratio": made / spark_made,
+    }
+
+
+def _made(feeds: Feeds, folder: Path) -> int:
+    """Return how many tuples, results included, an eddy makes of files, one of each stream at a time."""
+    window, times = feeds.window * 1_000_000, pa.int64()
+    schema = pa.schema({"k": pa.int64(), "t": times, "until": times})
+    a, *others = feeds.names
+    near = [
+        Compare("<=", Column(ColumnRef(x, "t")), Column(ColumnRef(y, "until")), times)
+        for x, y in permutations(feeds.names, 2)
+    ]
+    equalities = [Equality(ColumnRef(a, "k"), ColumnRef(name, "k"), pa.int64()) for name in others]
+    relations = tuple(RelationSpec(name, schema) for name in feeds.names)
+    spec = JoinSpec(relations, tuple(equalities), tuple(near), count_only=True)
+    eddy = ContinuousRun(spec, feeds.names, {}, Options())
+    came: dict[str, list[Any]] = {name: [] for name in feeds.names}
+    for files in zip(*(sorted((folder / name).iterdir()) for name in feeds.names), strict=True):
+        arrived = {}
+        for name, file in zip(feeds.names, files, strict=True):
+            rows = pq.read_table(file).sort_by("t")
+            t = rows["t"].cast(times).to_numpy()
+            came[name].append(t)
+            arrived[name] = pa.record_batch([rows["k"].to_numpy(), t, t + window], schema=schema)
+        for _ in eddy.extend(arrived):
+            pass
+        over = min(t[-1][-1] for t in came.values()) - _DISORDER - window
+        # In order of arrival, as a cell evicts.
+        eddy.evict({name: int((np.concatenate(t) >= over).argmax()) for name, t in came.items()})
+    return sum(each.tuples_out for each in eddy.figures().modules if each.action in ("probe", "join"))
 
 
 def _recovery(run: Run, name: str, folder: Path) -> bool:

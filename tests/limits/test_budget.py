@@ -7,6 +7,7 @@ import math
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -213,6 +214,11 @@ def test_a_budget_is_of_a_stream_whichever_plan_and_process_it_runs_in(tmp_path)
         later.register("run", [kept])
         run(spend(later, "run/stream t/2/0", 40))
         assert later.spent("run") == [Spent("prices", 100, 100, 0.0, None)]
+    for _ in range(2):  # that of a group begins anew with each process
+        with closing(Coordinator()) as process:
+            process.register("run", [replace(kept, group="api")])
+            run(spend(process, "run/stream u/1/0", 100))
+            assert process.spent("run") == [Spent("limit_group api", 100, 100, 0.0, None)]
 
 
 @pytest.mark.parametrize("budget", [Budget(max_requests=5), Budget(max_cost=5.0, price=1.0)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from copy import deepcopy
 from dataclasses import replace
@@ -196,7 +197,7 @@ class Cluster:
         for row in out:
             if row["block"] is not None:
                 self.results += self.read(pa.py_buffer(row["block"]))
-        self.rows += out[-1:]
+        self.rows += [json.loads(row["cells"])["sums"] for row in out[-1:]]
         if watermark is not None:
             self.watermark = max(self.watermark, watermark * 1000)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millrace.reports.micro_batch import micro_batch
 from tests.session import write_stream
 
 SCHEMA = "k bigint, t timestamp, v double, g string"
@@ -105,4 +106,4 @@ def plain(row: tuple) -> tuple:
 
 def figures(progress) -> list:
     """The join's figures in each micro-batch."""
-    return [next(iter(each.observedMetrics.values())) for each in progress if each.observedMetrics]
+    return [batch for batch in map(micro_batch, progress) if batch is not None]

@@ -292,7 +292,7 @@ def test_a_left_join_adds_nulls_once_and_when_no_match_may_come(
     given_events, tries, changes, anew, large, most_rows
 ):
     """Failed attempts, workers that are behind, restarts, null keys; cells that the watermark wakes."""
-    with patch.multiple(cells, _LARGE=large, _MOST_ROWS=most_rows), patch.object(preserving, "_PIECES", anew):
+    with patch.multiple(cells, _LARGE=large, _MOST_ROWS=most_rows):
         got, want = play_left(given_events, tries, changes, anew)
     assert got == want
 
@@ -303,9 +303,13 @@ LEFT = [
 ]
 
 
-find = preserving._Waiting.find_unmatched
+find = preserving.PreservingCell._find_unmatched
 BROKEN_LEFT = {
-    "nulls come early": (preserving._Waiting, "find_unmatched", lambda s, a, b: find(s, a, b + 3 * SECOND)),
+    "nulls come early": (
+        preserving.PreservingCell,
+        "_find_unmatched",
+        lambda self, until: find(self, until + 3 * SECOND),
+    ),
     "matches are forgotten": (preserving.PreservingCell, "_restore", Cell._restore),
     "matched rows leave the log": (cluster_module, "retention", lambda s, b, _: retention(s, b)),
     "nulls come again": (preserving.PreservingCell, "catch_up", Cell.catch_up),
@@ -367,10 +371,12 @@ def test_a_table_that_is_written_anew_is_read_anew(tmp_path):
     with pytest.raises(ReadError, match="it is being written"):
         cluster.batch({"b": [(1, 2, 7)]})
     (tmp_path / "_temporary").rmdir()
+    cluster.batch({"b": [(1, 2, 7)]})  # the task that Spark runs again
+    assert [(each["b"], each["d"]) for each in cluster.results[len(found) :]] == [(7, 73)]
     pq.write_table(pa.table({"k": ["text"]}), tmp_path / "other.parquet")
     cluster.restart()
     with pytest.raises(ReadError, match=r"'d', which .*column 'end' is missing.*start the query again from"):
-        cluster.batch({"b": [(1, 2, 7)]})
+        cluster.batch({"b": [(1, 2, 8)]})
     put((1, 1, 74))
     with pytest.raises(SetupError, match=r"cannot read anew: .*different schemas"):
         WatchedTable.beside_stream("d", source, SCHEMA)

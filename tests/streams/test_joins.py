@@ -253,6 +253,7 @@ def test_what_does_not_work_here_is_refused(streaming, tmp_path, monkeypatch):
         millrace.sql(PAIR, spark=streaming, tables=tables)
     with pytest.raises(SetupError, match=r"architecture is 'static', and .*expected 'stems'"):
         millrace.sql(PAIR, spark=streaming, tables=tables, options={"architecture": "static"})
+    assert task_inputs.MOST_TABLE == 256 << 20
     monkeypatch.setattr(task_inputs, "MOST_TABLE", 99 * 8 - 1)
     more = {**tables, "d": streaming.range(99).withColumnRenamed("id", "k")}
     with pytest.raises(SetupError, match=r"'d' is a DataFrame of 792 bytes.*Parquet"):

@@ -14,7 +14,6 @@ from millrace.errors import ExecutionError, InputError
 from millrace.reports.micro_batch import (
     MOST_ORDERS,
     PREFIX,
-    SEPARATOR,
     StreamFigures,
     decode_cells,
     encode_cell,
@@ -94,14 +93,17 @@ def test_a_stream_tells_what_it_does(streaming, tmp_path):
 def test_orders_change_when_most_tuples_take_another():
     """A beginning of an order is that order; cells are added up, and tell of a bounded number of orders."""
     one = StreamFigures("o", 1, 0, 0, 5, 100, 10, 50, 1, None)
-    lines = SEPARATOR.join(
-        [encode_cell([one], (("o → p", 3),)), encode_cell([one], (("o → p", 2), ("o → s", 9)))]
-    )
-    streams, orders = decode_cells(lines)
-    assert streams == (StreamFigures("o", 2, 0, 0, 10, 200, 20, 100, 2, None),)
-    assert orders == (("o → s", 9), ("o → p", 5))
+    lines = [
+        encode_cell([one], (("o → p", 3),), rows=1),
+        encode_cell([one], (("o → p", 2), ("o → s", 9)), rows=3),
+    ]
+    assert decode_cells(lines) == {
+        "rows": 4,
+        "streams": (StreamFigures("o", 2, 0, 0, 10, 200, 20, 100, 2, None),),
+        "orders": (("o → s", 9), ("o → p", 5)),
+    }
     many = tuple((f"o → p{n}", 1) for n in range(100))
-    assert len(decode_cells(encode_cell([one], many))[1]) == MOST_ORDERS
+    assert len(decode_cells([encode_cell([one], many)])["orders"]) == MOST_ORDERS
 
 
 def test_what_has_no_report_says_so(streaming, tmp_path):
@@ -127,8 +129,8 @@ def test_a_stream_without_a_join_of_millraces_has_no_report(streaming):
 def test_event_times_beyond_the_year_9999_are_told():
     """Spark's timestamps reach further than Python's."""
     late = 253_402_300_800_000_000  # microseconds, the first of the year 10000
-    line = encode_cell([StreamFigures("o", 1, 0, 0, 1, 8, 8, 8, 0, late)], [])
-    sums = dict.fromkeys(("rows", "late", "results", "expired", "held", "bytes", "restored", "rebuilt"), 1)
+    sums = ("rows", "late", "results", "expired", "held", "bytes", "restored", "rebuilt", "worked")
+    line = encode_cell([StreamFigures("o", 1, 0, 0, 1, 8, 8, 8, 0, late)], (), **dict.fromkeys(sums, 1))
     progress = SimpleNamespace(
         id="q",
         runId="r",
@@ -137,7 +139,7 @@ def test_event_times_beyond_the_year_9999_are_told():
         timestamp="2026-11-28T00:00:00.000Z",
         durationMs={"addBatch": 1, "triggerExecution": 2000},
         eventTime={"watermark": "10000-01-01T00:00:00.000Z"},
-        observedMetrics={f"{PREFIX}1": Row(cells=line, seconds=0.5, **sums)},
+        observedMetrics={f"{PREFIX}1": Row(cells=line)},
     )
     told = micro_batch(progress).to_dict()
     assert told["lag"] == 0.0

@@ -26,11 +26,10 @@ from millrace.spark.types import arrow_schema, spark_schema
 from millrace.sql.plan import BlockPlan, Plan, with_inputs
 from millrace.sql.planner.planner import Planner
 from millrace.sql.syntax.parse import parse
-from millrace.streams.hub.cell import ENVELOPE
+from millrace.streams.hub.cell import CHANGES, HubProcessor
 from millrace.streams.hub.delivery import Deliver, Sink
 from millrace.streams.hub.folder import WRITING, Folder, locate_writable
-from millrace.streams.hub.processor import CHANGES, HubProcessor
-from millrace.streams.hub.query import Change, Since, StandingQuery
+from millrace.streams.hub.query import ENVELOPE, Change, Since, StandingQuery
 from millrace.streams.plan import deal
 from millrace.streams.retention import EventTimes
 
@@ -47,10 +46,24 @@ class Hub:
         sinks: Mapping[str, Sink] | None = None,
         options: Options | dict[str, Any] | None = None,
     ) -> None:
-        self._spark = spark
+        self._spark, self._streams, self._source = spark, dict(streams), on
         self._options = Options.of(options)
-        self._join = SharedJoin(spark, streams, on, self._options)
-        for relation in self._join.block.join.relations:
+        with self._planner() as planner:
+            whole = planner.plan(parse(f"SELECT * FROM {on}"))[0]
+            plan = _only(whole)
+            self._block = with_inputs(plan, planner.frames)  # all columns of its inputs
+        columns = {} if plan.times is None else plan.times.columns
+        tables = sorted({relation.alias for relation in plan.join.sources} - set(columns))
+        if plan.times is None or tables or whole.direct is None or plan.times.preserved is not None:
+            others = ", ".join(tables) or "a LEFT join"
+            raise InputError(
+                f"the queries of a hub share a join of streams, and {others} is none: expected "
+                "streaming DataFrames with watermarks; join tables with what the queries give out"
+            )
+        self._times: EventTimes = plan.times
+        self._residuals = frozenset(terms(plan.join.residuals))
+        self._equalities = frozenset(plan.join.equalities)
+        for relation in self._block.join.relations:
             taken = [name for name in relation.schema.names if name.startswith(STEM)]
             if taken:
                 raise InputError(
@@ -91,7 +104,7 @@ class Hub:
         """
         if since not in ("now", "window"):
             raise InputError(f"query {name!r}: since is {since!r}: expected 'now' or 'window'")
-        query = self._join.query(name, select, where, since)
+        query = self._standing(name, select, where, since)
         if callable(sink) and self._is_active and is_connect(self._spark):
             raise InputError(
                 f"query {name!r}: on Spark Connect functions are sent when the hub starts: stop() it, add "
@@ -186,7 +199,7 @@ class Hub:
             of_hub = [(self._folder.store, self._folder.path + below) for below in ("", "/changes")]
             for store, path in (*sinks, *of_hub):
                 store.clean(path)
-        frame = self._join.run(f"{self._folder.uri}/changes")
+        frame = self._run(f"{self._folder.uri}/changes")
         deliver = Deliver(self._folder, self._storage, self._functions)
         writer = frame.writeStream.foreachBatch(lambda rows, batch: deliver(rows, batch))
         writer = writer.option("checkpointLocation", f"{self._folder.uri}/spark")
@@ -202,31 +215,7 @@ class Hub:
         if self._query is not None:
             self._query.stop()
 
-
-class SharedJoin:
-    """The join of streams that standing queries share; ``source`` is how it stands behind FROM."""
-
-    def __init__(
-        self, spark: SparkSession, streams: Mapping[str, DataFrame], source: str, options: Options
-    ) -> None:
-        self._spark, self._streams, self._source, self._options = spark, dict(streams), source, options
-        with self._planner() as planner:
-            whole = planner.plan(parse(f"SELECT * FROM {source}"))[0]
-            plan = _only(whole)
-            self.block = with_inputs(plan, planner.frames)  # all columns of its inputs
-        columns = {} if plan.times is None else plan.times.columns
-        tables = sorted({relation.alias for relation in plan.join.sources} - set(columns))
-        if plan.times is None or tables or whole.direct is None or plan.times.preserved is not None:
-            others = ", ".join(tables) or "a LEFT join"
-            raise InputError(
-                f"the queries of a hub share a join of streams, and {others} is none: expected "
-                "streaming DataFrames with watermarks; join tables with what the queries give out"
-            )
-        self.times: EventTimes = plan.times
-        self._residuals = frozenset(terms(plan.join.residuals))
-        self._equalities = frozenset(plan.join.equalities)
-
-    def query(self, name: str, select: str, where: str | None, since: Since) -> StandingQuery:
+    def _standing(self, name: str, select: str, where: str | None, since: Since) -> StandingQuery:
         """Return a query without a number: columns as behind SELECT, conditions as behind WHERE."""
         text = f"SELECT {select}\nFROM {self._source}"
         with self._planner() as planner:
@@ -250,7 +239,7 @@ class SharedJoin:
         filters = tuple(_filters(plan))
         read = [ref for predicate in (*filters, *residuals) for ref in columns_of(predicate)]
         for ref in (*read, *columns):
-            if ref.column not in self.block.join.relation(ref.relation).schema.names:
+            if ref.column not in self._block.join.relation(ref.relation).schema.names:
                 raise _left_to_spark(ref.column)
         return StandingQuery(
             0,
@@ -264,12 +253,12 @@ class SharedJoin:
             schema=arrow_schema(schema),
         )
 
-    def run(self, changes: str) -> DataFrame:
+    def _run(self, changes: str) -> DataFrame:
         """Return what the cells of a hub give out, as rows of ``ENVELOPE``; nothing runs yet.
 
         Changes of the queries are one more source of the cells; ``changes`` is their folder.
         """
-        dealt = deal(self._spark, self.block, self.times, self._options)
+        dealt = deal(self._spark, self._block, self._times, self._options)
         texts = self._spark.readStream.schema("value string").option("wholetext", True).text(changes)
         side = texts.select(  # as BLOCK_SCHEMA has them: a row for each change and cell
             sf.explode(sf.array(*map(sf.lit, dealt.keys))).alias("cell"),

@@ -25,7 +25,7 @@ from millrace.reports.run_report import RunReport
 from millrace.spark.frames import Carried, End, Planned, unwatch, watch, watch_planning
 from millrace.spark.reports import ended_tasks, live_board, set_live_board
 from millrace.spark.session import keep
-from millrace.streams.watching import StreamWatch
+from millrace.streams.reporting import StreamWatch
 
 EVERY = 1.0
 """Seconds between two looks of the page."""

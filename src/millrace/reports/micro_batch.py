@@ -1,6 +1,6 @@
 """The figures of one micro-batch of a join of streams, read from what Spark says of its progress.
 
-Beside sums, a cell tells of its streams one by one and of the orders of tuples. That travels as one line of
+A cell tells of itself, of its streams one by one and of the orders of tuples. That travels as one line of
 JSON in a column of the stateful operator's output, and Spark's observed metrics put the lines of all cells
 together. A line has a few hundred bytes, however many tuples there were.
 """
@@ -8,13 +8,14 @@ together. A line has a few hundred bytes, however many tuples there were.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from millrace.engine.figures import Sums
+from millrace.engine.figures import Sums, summed
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -27,8 +28,6 @@ MOST_ORDERS = 8
 
 PREFIX = "continuous_"
 """The names of joins of streams, in Spark's observed metrics, begin with this."""
-
-_SUMS = ("rows", "late", "results", "expired", "held", "bytes", "restored", "rebuilt")
 
 Orders = tuple[tuple[str, int], ...]
 """Orders of operators, each with the number of tuples that took it."""
@@ -62,6 +61,11 @@ class StreamFigures(Sums):
     log_blocks: int
     newest: int | None
 
+    @property
+    def kind(self) -> tuple[str]:
+        """The stream."""
+        return (self.alias,)
+
     def __add__(self, other: StreamFigures) -> StreamFigures:
         """Return the figures of two cells together, under the name of the first."""
         times = [each.newest for each in (self, other) if each.newest is not None]
@@ -69,23 +73,22 @@ class StreamFigures(Sums):
         return replace(sums, newest=max(times, default=None))
 
 
-def encode_cell(streams: Iterable[StreamFigures], orders: Orders) -> str:
-    """Return the line of a cell."""
-    line = {"streams": [astuple(each) for each in streams], "orders": orders[:MOST_ORDERS]}
+def encode_cell(streams: Iterable[StreamFigures], orders: Orders, **sums: float) -> str:
+    """Return the line of a cell; ``sums`` are by their names in :class:`MicroBatch`."""
+    line = {"sums": sums, "streams": [astuple(each) for each in streams], "orders": orders[:MOST_ORDERS]}
     return json.dumps(line, separators=(",", ":"), ensure_ascii=False)
 
 
-def decode_cells(lines: str) -> tuple[tuple[StreamFigures, ...], Orders]:
-    """Return what the lines of all cells say together: streams as the query has them, and orders by use."""
-    streams: dict[str, StreamFigures] = {}
-    orders: dict[str, int] = {}
-    for cell in map(json.loads, filter(None, lines.split(SEPARATOR))):
-        for fields in cell["streams"]:
-            one = StreamFigures(*fields)
-            streams[one.alias] = streams[one.alias] + one if one.alias in streams else one
-        for order, tuples in cell["orders"]:
-            orders[order] = orders.get(order, 0) + tuples
-    return tuple(streams.values()), tuple(sorted(orders.items(), key=lambda item: -item[1]))
+def decode_cells(lines: Sequence[str]) -> dict[str, Any]:
+    """Return what cells say together, by name: streams as the query has them, and orders by use."""
+    cells = [json.loads(line) for line in lines]
+    orders: Counter[str] = Counter()
+    for cell in cells:
+        orders.update(dict(cell["orders"]))
+    return {name: sum(cell["sums"][name] for cell in cells) for name in cells[0]["sums"]} | {
+        "streams": summed(StreamFigures(*each) for cell in cells for each in cell["streams"]),
+        "orders": tuple(orders.most_common()),
+    }
 
 
 @dataclass(frozen=True)
@@ -173,13 +176,10 @@ def micro_batch(progress: StreamingQueryProgress) -> MicroBatch | None:
     # Between micro-batches Spark tells of progress too; nothing was added then.
     if "addBatch" not in progress.durationMs:
         return None
-    joins = [
-        _named(row.asDict()) for name, row in progress.observedMetrics.items() if name.startswith(PREFIX)
-    ]
-    joins = [each for each in joins if each.get("rows") is not None]
-    if not joins:
+    joins = [row.asDict() for name, row in progress.observedMetrics.items() if name.startswith(PREFIX)]
+    lines = [line for each in joins for line in (_named(each).get("cells") or "").split(SEPARATOR) if line]
+    if not lines:
         return None
-    streams, orders = decode_cells(SEPARATOR.join(str(each["cells"]) for each in joins))
     return MicroBatch(
         query=str(progress.id),
         run=str(progress.runId),
@@ -187,11 +187,8 @@ def micro_batch(progress: StreamingQueryProgress) -> MicroBatch | None:
         batch=progress.batchId,
         timestamp=progress.timestamp,
         seconds=progress.durationMs["triggerExecution"] / 1000,
-        worked=sum(float(each["seconds"]) for each in joins),
         watermark=_watermark(progress.eventTime.get("watermark")),
-        streams=streams,
-        orders=orders,
-        **{name: sum(int(each[name]) for each in joins) for name in _SUMS},
+        **decode_cells(lines),
     )
 
 

@@ -173,12 +173,8 @@ def build(plan: Plan, frames: Frames, functions: Functions, options: Options) ->
         block = with_inputs(planned, frames)
         if block.times is None:
             run = execute(frames.spark, block, options)
-        elif any(isinstance(rows, LookupInput) for rows in block.inputs.values()):
-            from millrace.streams.lookups import continuous_with_lookups  # here, for few queries have streams
-
-            run = continuous_with_lookups(frames.spark, block, block.times, options)
         else:
-            from millrace.streams.plan import continuous
+            from millrace.streams.plan import continuous  # here, for few queries have streams
 
             run = continuous(frames.spark, block, block.times, options)
         frames.put(block.name, run.frame, unshared=True)

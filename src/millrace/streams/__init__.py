@@ -10,22 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from millrace.streams.reporting import report
-    from millrace.streams.watching import log, watch
+    from millrace.streams.reporting import log, report, watch
 
 __all__ = ["log", "report", "watch"]
-
-_MODULES = {
-    "log": "millrace.streams.watching",
-    "report": "millrace.streams.reporting",
-    "watch": "millrace.streams.watching",
-}
 
 
 def __getattr__(name: str) -> Any:
     """Load what needs Spark when it is first used."""
-    if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
+    if name in __all__:
+        return getattr(import_module("millrace.streams.reporting"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

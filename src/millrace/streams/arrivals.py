@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from millrace.engine.arrays import Array
+
 _SLICES = 4
 """A micro-batch that spans the time for which tuples are kept is cut in so many blocks, and never in more."""
 

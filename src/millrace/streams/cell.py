@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -97,15 +97,14 @@ class Cell:
         ``arrived`` is what came of those that are counted here, by the stream's number; ``expired`` counts
         the tuples that were let go, by alias.
         """
-        sizes: dict[int, list[int]] = {stream.number: [] for stream in self._task.streams}
-        for key, size in self._sizes.items():
-            sizes[key.relation].append(size)
         for stream in self._task.streams:
-            came, stored = arrived.get(stream.number), sizes[stream.number]
+            came = arrived.get(stream.number)
+            times: Any = () if came is None else came.times
+            stored = [size for key, size in self._sizes.items() if key.relation == stream.number]
             nbytes, index_bytes = self.run.nbytes_of(stream.alias)
             yield StreamFigures(
                 stream.alias,
-                0 if came is None else came.rows.num_rows,
+                len(times),
                 0 if came is None else came.late,
                 expired[stream.alias],
                 self.run.held(stream.alias),
@@ -113,7 +112,7 @@ class Cell:
                 index_bytes,
                 sum(stored),
                 len(stored),
-                int(came.times[-1]) if came is not None and len(came.times) else None,
+                int(times[-1]) if len(times) else None,
             )
 
     def follows(self, head: Head) -> bool:
@@ -124,26 +123,23 @@ class Cell:
         """Take in what the log has and this does not."""
         if self.token == head.token:
             return
-        sizes: dict[BlockKey, int] = {}
-        missed: list[tuple[BlockKey, pa.RecordBatch]] = []
+        known, self._sizes = self._sizes, {}
+        missed: list[tuple[Stream, BlockKey, pa.RecordBatch]] = []
         for key in log.list():
-            if key in self._sizes:
-                sizes[key] = self._sizes[key]
+            if key in known:
+                self._sizes[key] = known[key]
             else:
-                rows, sizes[key] = log.read(key, self._task.schema_of(self._task.by_number[key.relation]))
-                missed.append((key, rows))
-        self._sizes = sizes
+                stream = self._task.by_number[key.relation]
+                rows, self._sizes[key] = log.read(key, self._task.schema_of(stream))
+                missed.append((stream, key, rows))
         self._take_in(missed)
         self._forget(head.watermark)
         self.token, self.batch = head.token, head.batch
 
-    def _take_in(self, missed: list[tuple[BlockKey, pa.RecordBatch]]) -> None:
-        streams = [self._task.by_number[key.relation] for key, _ in missed]
-        names = [stream.alias for stream in streams]
-        carried = (self._carried(s, rows, key.batch) for s, (key, rows) in zip(streams, missed, strict=True))
-        ends = self._restore(zip(names, carried, strict=True))
-        for name, end, (key, rows) in zip(names, ends, missed, strict=True):
-            self._ends[name].append((end, key.newest))
+    def _take_in(self, missed: list[tuple[Stream, BlockKey, pa.RecordBatch]]) -> None:
+        ends = self._restore((s.alias, self._carried(s, rows, key.batch)) for s, key, rows in missed)
+        for end, (stream, key, rows) in zip(ends, missed, strict=True):
+            self._ends[stream.alias].append((end, key.newest))
             self.restored += rows.num_rows
 
     def _restore(self, arrived: Iterable[tuple[str, pa.RecordBatch]]) -> list[int]:

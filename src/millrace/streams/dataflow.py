@@ -23,9 +23,6 @@ from millrace.spark.types import normalise
 from millrace.spark.worker import partition_number, worker_task
 from millrace.streams.processor import CONTROL
 
-Slot = tuple[DataType, int]
-"""The type, and a number among the slots of that type."""
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -51,9 +48,9 @@ def tagged_union(
     every = list(dict.fromkeys(slot for each in slots.values() for slot in each))
     sides = []
     for tag, frame in streams.items():
-        named = dict(zip(slots[tag], frame.columns, strict=True))
+        own = slots[tag]
         columns = [
-            (sf.col(f"`{named[slot]}`") if slot in named else sf.lit(None).cast(slot[0])).alias(f"slot_{n}")
+            (sf.col(f"`{own[slot]}`") if slot in own else sf.lit(None).cast(slot[0])).alias(f"slot_{n}")
             for n, slot in enumerate(every)
         ]
         sides.append(frame.select(sf.lit(tag).alias("tag"), *columns))
@@ -64,11 +61,12 @@ def tagged_union(
     return reduce(DataFrame.union, sides), layouts
 
 
-def _slots(frame: DataFrame) -> list[Slot]:
+def _slots(frame: DataFrame) -> dict[tuple[DataType, int], str]:
+    """Return columns by their type and a number among those of that type."""
     seen: Counter[DataType] = Counter()
-    slots = []
+    slots = {}
     for field in frame.schema.fields:
-        slots.append((field.dataType, seen[field.dataType]))
+        slots[field.dataType, seen[field.dataType]] = field.name
         seen[field.dataType] += 1
     return slots
 

@@ -2,13 +2,18 @@
 
 Each stream is cut into blocks for cells, which are one key each of one stateful operator, however many
 streams there are; what it gives out are blocks of results. The only state is that operator's.
+
+The streams are joined first, in the cells, with the tables that they are tied to by themselves. What comes
+out in a micro-batch is joined with lookup tables, judged by predicates, and joined with tables that only
+lookups lead to, by one eddy a task that keeps nothing. So keys are asked for that occur in results alone, no
+answer is join state, and a micro-batch that runs again finds the answers where the first attempt left them.
 """
 
 from __future__ import annotations
 
-import math
 import uuid
 import warnings
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -17,13 +22,22 @@ from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
-from millrace.engine.plan.expressions import show
-from millrace.engine.plan.spec import JoinSpec
+from millrace.engine.plan.expressions import (
+    Call,
+    ColumnRef,
+    Predicate,
+    columns_of,
+    relations_of,
+    rename_columns,
+    show,
+)
+from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import InputError, MillraceWarning, SetupError, require
 from millrace.options import Options
 from millrace.reports.micro_batch import PREFIX, SEPARATOR
-from millrace.spark.block import Block, FrameInput, ParquetInput, PreparedBlock
+from millrace.spark.block import Block, FrameInput, LookupInput, ParquetInput, PreparedBlock
 from millrace.spark.exchange import BLOCK_SCHEMA
+from millrace.spark.execute import execute
 from millrace.spark.hypercube import Cube
 from millrace.spark.placement import choose_cube
 from millrace.spark.session import SessionConf, default_parallelism, shuffle_partitions
@@ -48,6 +62,9 @@ SETTINGS = {
 _MOST_CELLS = 4
 """More cells than so many times the cores take more time for their own sake than for tuples."""
 
+JOINED = "joined"
+"""Alias of the join of streams among the relations of the eddy above it."""
+
 
 @dataclass(frozen=True)
 class Dealt:
@@ -65,25 +82,69 @@ class Dealt:
             .groupBy("cell")
             .transformWithStateInPandas(processor, OUTPUT, "Append", "EventTime")
         )
-        *sums, lines = [field.split()[0] for field in OUTPUT.split(", ")][1:]
-        seen = worked.observe(
-            self.task.name,
-            *(sf.sum(name).alias(name) for name in sums),
-            sf.concat_ws(SEPARATOR, sf.collect_list(lines)).alias(lines),
-        )
-        return seen.mapInArrow(Unpack(schema), result)
+        lines = sf.concat_ws(SEPARATOR, sf.collect_list("cells")).alias("cells")
+        return worked.observe(self.task.name, lines).mapInArrow(Unpack(schema), result)
 
 
 def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Options) -> PreparedBlock:
     """Return a block over streams as a streaming DataFrame; nothing runs yet.
 
-    Takes and raises what :func:`deal` does.
+    Takes and raises what :func:`deal` and, with lookup tables, :func:`millrace.spark.execute.execute` do.
     """
-    dealt = deal(spark, block, times, options)
+    lookups = {alias for alias, given in block.inputs.items() if isinstance(given, LookupInput)}
+    below, above = divided(block.join, times.columns, lookups) if lookups else (block.join, None)
+    lower = block if above is None else replace(block, join=below, result=None)
+    dealt = deal(spark, lower, times, options)
     task = dealt.task
-    columns = without_watermark(block.result or spark_schema(block.schema))
-    result = dealt.run(CellProcessor(task, dealt.keys), task.join.output_schema, columns)
-    return PreparedBlock(task.name, result, _show(block, task, dealt.cube), refuse_endless)
+    columns = without_watermark(lower.result or spark_schema(lower.schema))
+    frame = dealt.run(CellProcessor(task, dealt.keys), task.join.output_schema, columns)
+    plan = _show(lower, task, dealt.cube)
+    if above is None:
+        return PreparedBlock(task.name, frame, plan, refuse_endless)
+    inputs = {r.alias: block.inputs[r.alias] for r in above.relations if r.alias != JOINED}
+    inputs[JOINED] = FrameInput(frame)
+    result = None if block.result is None else without_watermark(block.result)
+    upper = execute(spark, replace(block, join=above, inputs=inputs, result=result, stream=JOINED), options)
+    return replace(upper, name=task.name, plan=f"{plan}\n{upper.plan}", reports=None)
+
+
+def divided(join: JoinSpec, streams: Iterable[str], lookups: Collection[str]) -> tuple[JoinSpec, JoinSpec]:
+    """Return the part of a join that needs no lookup, and the part above it.
+
+    The first joins the streams and the tables that they are tied to. The second joins the rest with its
+    result, whose relation is called :data:`JOINED` and has the columns that are read above.
+    """
+    inside = set(streams)
+    ties = [set(e.relations) for e in join.equalities]
+    ties += [set(relations_of(p)) for p in join.residuals if not isinstance(p, Call)]
+    ties = [tie for tie in ties if not tie & set(lookups)]
+    while found := [tie for tie in ties if tie & inside and not tie <= inside]:
+        inside.update(*found)
+
+    def is_inside(condition: Equality | Predicate) -> bool:
+        if isinstance(condition, Equality):
+            return inside.issuperset(condition.relations)
+        return not isinstance(condition, Call) and inside.issuperset(relations_of(condition))
+
+    equalities = tuple(e for e in join.equalities if not is_inside(e))
+    residuals = tuple(p for p in join.residuals if not is_inside(p))
+    read = [o.source for o in join.output]
+    read += [ref for e in equalities for ref in e.ends]
+    read += [ref for p in residuals for ref in columns_of(p)]
+    own = [ref for ref in dict.fromkeys(read) if ref.relation in inside]
+    names = {ref: ColumnRef(JOINED, f"c{place}_{ref.column}") for place, ref in enumerate(own)}
+    below = JoinSpec(
+        tuple(r for r in join.relations if r.alias in inside),
+        tuple(filter(is_inside, join.equalities)),
+        tuple(filter(is_inside, join.residuals)),
+        tuple(OutputColumn(names[ref].column, ref) for ref in own),
+    )
+    relation = RelationSpec(JOINED, pa.schema(list(below.output_schema)))
+    above = JoinSpec(
+        (relation, *(r for r in join.relations if r.alias not in inside)),
+        *rename_columns((equalities, residuals, join.output), lambda ref: names.get(ref, ref)),
+    )
+    return below, above
 
 
 def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options) -> Dealt:
@@ -176,13 +237,9 @@ def _cells(spark: SparkSession, options: Options) -> int:
 def _keys(spark: SparkSession, cells: int) -> tuple[int, ...]:
     """Return for each cell the least number that Spark's hash sends to the partition of that number."""
     place = sf.expr(f"pmod(hash(CAST(id AS INT)), {cells})").alias("place")
-    by_place: dict[int, int] = {}
-    wanted = max(64, math.ceil(cells * (math.log(cells) + 10)))
-    while len(by_place) < cells:
-        keys = spark.range(wanted).select("id", place).groupBy("place").agg(sf.min("id").alias("key"))
-        by_place = {int(row["place"]): int(row["key"]) for row in keys.collect()}
-        wanted *= 2  # some partition may have none of so many
-    return tuple(by_place[cell] for cell in range(cells))
+    # Of so many none is missed: with a chance of exp(-64) for each cell.
+    keys = spark.range(64 * cells).select(place, "id").groupBy("place").agg(sf.min("id").alias("key"))
+    return tuple(int(row["key"]) for row in sorted(keys.collect()))
 
 
 def _counted(cube: Cube, number: int) -> frozenset[int]:
@@ -217,9 +274,8 @@ def without_watermark(schema: StructType) -> StructType:
     """Return columns without watermarks: a result may be older than those of its streams."""
     fields = []
     for field in schema.fields:
-        notes = {
-            name: note for name, note in (field.metadata or {}).items() if name != "spark.watermarkDelayMs"
-        }
+        notes = {**(field.metadata or {})}
+        notes.pop("spark.watermarkDelayMs", None)
         fields.append(StructField(field.name, field.dataType, field.nullable, notes))
     return StructType(fields)
 

@@ -10,12 +10,12 @@ a tuple that they have matched may wait, so a cell that begins anew finds the ma
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import Array
 from millrace.engine.plan.expressions import ColumnRef
 from millrace.engine.plan.spec import JoinSpec, OutputColumn
 from millrace.streams.arrivals import Arrived
@@ -23,38 +23,10 @@ from millrace.streams.block_log import Head, Log
 from millrace.streams.cell import Cell
 from millrace.streams.task import ContinuousJoin, Stream
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
 ROW = "\0row"
 """Column of the preserved stream's tuples in memory: their number in the cell, in order of arrival."""
 
-
-_PIECES = 64
-"""Tuples wait in so many pieces at most; then these become one, without those that have a match."""
-
 _NEVER = (1 << 63) - 1
-
-
-@dataclass(eq=False)
-class _Waiting:
-    """Tuples that came about the same time.
-
-    Attributes:
-        numbers: Of each, rising.
-        rows: What results have of them.
-        due: For each the watermark, microseconds, at which it is given out unless it has a match.
-        matched: For each whether it has one.
-    """
-
-    numbers: Array
-    rows: pa.RecordBatch
-    due: Array
-    matched: Array
-
-    def find_unmatched(self, after: int, until: int) -> Array:
-        """Return which have no match, and are due after one watermark until another."""
-        is_due: Array = (self.due > after) & (self.due <= until) & ~self.matched
-        return is_due
 
 
 class PreservingCell(Cell):
@@ -64,17 +36,17 @@ class PreservingCell(Cell):
         assert task.preserved is not None
         self._alias = task.preserved
         super().__init__(task, run=replace(task, join=_numbered(task)).run(lessons))
-        refs = [column.source for column in task.join.output]
-        own = [ref.column for ref in refs if ref.relation == self._alias]
-        time = next(stream.time for stream in task.streams if stream.alias == self._alias)
-        self._kept = list(dict.fromkeys([time, *own]))  # a batch without a column has no number of rows
-        self._waiting: list[_Waiting] = []
-        self._count = 0
+        sources = (column.source for column in task.join.output)
+        self._kept = [ROW, *dict.fromkeys(ref.column for ref in sources if ref.relation == self._alias)]
+        self._rows: list[pa.RecordBatch] = []  # what results have of tuples that may wait, as they came
+        self._first = 0  # the number of the first of these
+        # The watermark, microseconds, at which each is given out unless it has a match; and whether it has.
+        self._due, self._matched = np.empty(0, np.int64), np.empty(0, np.bool_)
         self._out = -1 << 63  # tuples due until this watermark are out
 
     @property
     def nbytes(self) -> int:
-        waiting = sum(w.rows.nbytes + w.due.nbytes + w.matched.nbytes for w in self._waiting)
+        waiting = sum(rows.nbytes for rows in self._rows) + self._due.nbytes + self._matched.nbytes
         return super().nbytes + int(waiting)
 
     def catch_up(self, log: Log, head: Head) -> None:
@@ -95,12 +67,13 @@ class PreservingCell(Cell):
         rows = self._task.complete(stream, rows)
         if stream.alias != self._alias:
             return rows
-        numbers = np.arange(self._count, self._count + rows.num_rows)
-        self._count += rows.num_rows
+        first = self._first + len(self._due)
+        rows = rows.append_column(ROW, pa.array(np.arange(first, first + rows.num_rows)))
         due = rows.column(stream.time).cast(pa.int64()).to_numpy() + stream.keeps + 1
-        matched = np.zeros(rows.num_rows, np.bool_)
-        self._waiting.append(_Waiting(numbers, rows.select(self._kept), due, matched))
-        return rows.append_column(ROW, pa.array(numbers))
+        self._rows.append(rows.select(self._kept))
+        self._due = np.append(self._due, due)
+        self._matched = np.append(self._matched, np.zeros(rows.num_rows, np.bool_))
+        return rows
 
     def extend(self, arrived: Mapping[int, Arrived]) -> Iterator[pa.RecordBatch]:
         return map(self._mark, super().extend(arrived))
@@ -108,35 +81,29 @@ class PreservingCell(Cell):
     def _mark(self, results: pa.RecordBatch) -> pa.RecordBatch:
         """Note which tuples have a match now; return the results without their numbers."""
         *columns, numbers = results.columns
-        rows = np.unique(numbers.to_numpy())
-        for waiting in self._waiting:
-            start, end = np.searchsorted(rows, (waiting.numbers[0], waiting.numbers[-1] + 1))
-            if start < end:
-                waiting.matched |= np.isin(waiting.numbers, rows[start:end], assume_unique=True)
+        places = numbers.to_numpy() - self._first
+        self._matched[places[places >= 0]] = True
         return pa.RecordBatch.from_arrays(columns, schema=self._task.join.output_schema)
+
+    def _find_unmatched(self, until: int) -> Array:
+        """Return which tuples have no match, are not out, and are due until a watermark."""
+        is_due: Array = (self._due > self._out) & (self._due <= until) & ~self._matched
+        return is_due
 
     def give_up(self, watermark: int | None) -> Iterator[pa.RecordBatch]:
         """Yield tuples, widened by nulls, that have found no match and now find none any more."""
-        if len(self._waiting) > _PIECES:
-            self._waiting = [*self._put_together()]
         if watermark is None:
             return
-        for waiting in self._waiting:
-            alone = waiting.find_unmatched(self._out, watermark)
-            if alone.any():
-                yield self._widened(waiting.rows, alone)
-        self._waiting = [w for w in self._waiting if int(w.due.max()) > watermark]
+        alone, end = self._find_unmatched(watermark), 0
+        for rows in self._rows:
+            start, end = end, end + rows.num_rows
+            if alone[start:end].any():
+                yield self._widened(rows, alone[start:end])
         self._out = watermark
-
-    def _put_together(self) -> Iterator[_Waiting]:
-        """Yield all that still wait as one piece; nothing if none do."""
-        left = [(w, w.find_unmatched(self._out, _NEVER)) for w in self._waiting]
-        numbers, due = (
-            np.concatenate([getattr(w, name)[mask] for w, mask in left]) for name in ("numbers", "due")
-        )
-        if len(numbers):
-            rows = pa.concat_batches([w.rows.filter(pa.array(mask)) for w, mask in left])
-            yield _Waiting(numbers, rows, due, np.zeros(len(numbers), np.bool_))
+        while self._rows and (self._due[: self._rows[0].num_rows] <= watermark).all():
+            count = self._rows.pop(0).num_rows
+            self._due, self._matched = self._due[count:], self._matched[count:]
+            self._first += count
 
     def _widened(self, rows: pa.RecordBatch, alone: Array) -> pa.RecordBatch:
         """Return some of these tuples, with nulls for the other stream."""
@@ -152,9 +119,8 @@ class PreservingCell(Cell):
     @property
     def due(self) -> int | None:
         """Watermark at which the next tuples are given out or expire, microseconds; None without any."""
-        alone = ((w.due, w.find_unmatched(self._out, _NEVER)) for w in self._waiting)
-        dues = [int(due[is_left].min()) for due, is_left in alone if is_left.any()]
-        expires = super().due
+        waiting, expires = self._due[self._find_unmatched(_NEVER)], super().due
+        dues = [int(waiting.min())] if len(waiting) else []
         return min([*dues, *([] if expires is None else [expires])], default=None)
 
 

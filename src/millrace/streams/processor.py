@@ -1,10 +1,12 @@
 """What Spark calls for a cell in each micro-batch: read the head, run the eddy, write the log."""
 
+# ruff: noqa: N802, N803  # names of Spark's
+
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -26,11 +28,11 @@ from millrace.streams.task import ContinuousJoin
 CONTROL = -1
 """The key that always gets a row, whatever the cells: it notices if the checkpoint is of another join."""
 
-OUTPUT = (
-    "block binary, rows bigint, late bigint, results bigint, expired bigint, held bigint, bytes bigint, "
-    "restored bigint, rebuilt bigint, seconds double, cells string"
-)
-"""Blocks of results; and, at the end of a cell, its figures, the last of which is its line."""
+Blocks = Mapping[int, Sequence[bytes]]
+"""What came to a cell, by the relation's number."""
+
+OUTPUT = "block binary, cells string"
+"""Blocks of results; and, at the end of a cell, the line of its figures."""
 
 _MEMORY = 1 << 30
 """Bytes of state that a worker process keeps warm."""
@@ -55,32 +57,23 @@ class CellProcessor(StatefulProcessor):
         self._handle = handle
         self._log = Log(handle)
 
-    def handleInputRows(  # noqa: N802  # Spark's name
-        self,
-        key: Any,
-        rows: Iterator[pd.DataFrame],
-        timerValues: Any,  # noqa: N803  # Spark's names
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
         """Yield the results of a micro-batch in a cell."""
-        blocks = [
-            (int(n), bytes(b))
-            for df in rows
-            for n, b in zip(df["relation"], df["block"], strict=True)
-            if n != NOTHING
-        ]
+        blocks: dict[int, list[bytes]] = {}
+        for df in rows:
+            for number, block in zip(df["relation"], df["block"], strict=True):
+                blocks.setdefault(int(number), []).append(bytes(block))
+        blocks.pop(NOTHING, None)
         if key[0] == CONTROL:
             self._check()
             return
         yield from self._work(self._cells[key[0]], blocks, timerValues.getCurrentWatermarkInMs())
 
-    def handleExpiredTimer(  # noqa: N802  # Spark's name
-        self,
-        key: Any,
-        timerValues: Any,  # noqa: N803  # Spark's names
-        expiredTimerInfo: Any,  # noqa: N803  # Spark's names
-    ) -> Iterator[pd.DataFrame]:
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         """Tell a cell that gets no tuples of the watermark, and evict from it."""
-        yield from self._work(self._cells[key[0]], [], timerValues.getCurrentWatermarkInMs())
+        yield from self._work(self._cells[key[0]], {}, timerValues.getCurrentWatermarkInMs())
 
     def close(self) -> None:
         """Nothing is held."""
@@ -98,9 +91,7 @@ class CellProcessor(StatefulProcessor):
                 "checkpoint folder. Policy, architecture, memory and the number of cores may change"
             )
 
-    def _work(
-        self, number: int, blocks: list[tuple[int, bytes]], milliseconds: int
-    ) -> Iterator[pd.DataFrame]:
+    def _work(self, number: int, blocks: Blocks, milliseconds: int) -> Iterator[pd.DataFrame]:
         began = time.perf_counter()
         task, log = self._task, self._log
         watermark = milliseconds * 1000 if milliseconds > 0 else None
@@ -111,7 +102,11 @@ class CellProcessor(StatefulProcessor):
             if tick != head.tick:
                 log.put_head(replace(head, watermark=watermark, tick=tick))
             return
-        cell, before, rebuilt = self._cell(number, head)
+        kept = take_cell(task.name, number, head)
+        cell = self._begin(number, kept, head, blocks, watermark)
+        rebuilt, before = cell is not kept and head.batch >= 0, cell.restored  # it has worked before
+        del kept  # the memory of one that does not go on
+        cell.catch_up(log, head)
         # Until the first one Spark's watermark is 0, and that is what its joins go by.
         came = self._arrived(blocks, head.watermark or 0)
         results = 0
@@ -139,7 +134,9 @@ class CellProcessor(StatefulProcessor):
             )
         )
         keep_cell(task.name, number, cell, task.options.memory_budget or _MEMORY)
-        yield _row(
+        line = encode_cell(
+            cell.streams(counted, expired),
+            cell.run.take_orders(),
             rows=sum(each.rows.num_rows for each in counted.values()),
             late=sum(each.late for each in counted.values()),
             results=results,
@@ -148,40 +145,30 @@ class CellProcessor(StatefulProcessor):
             bytes=cell.nbytes,
             restored=cell.restored - before,
             rebuilt=int(rebuilt),
-            seconds=time.perf_counter() - began,
-            cells=encode_cell(cell.streams(counted, expired), cell.run.take_orders()),
+            worked=time.perf_counter() - began,
         )
+        yield _row(cells=line)
 
     def _counted(self, batch: pa.RecordBatch) -> int:
         """Return how many results a cell gives out with a batch."""
-        rows: int = batch.num_rows
-        return rows
+        return int(batch.num_rows)
 
-    def _cell(self, number: int, head: Head) -> tuple[Cell, int, bool]:
-        """Return the cell's state after the latest micro-batch, and how it came about.
-
-        That is how much had been restored in it before; and whether it was made anew, for a cell that has
-        worked before.
-        """
-        cell = take_cell(self._task.name, number, head)
-        rebuilt = cell is None and head.batch >= 0  # a cell that has worked before
+    def _begin(
+        self, number: int, kept: Cell | None, head: Head, blocks: Blocks, watermark: int | None
+    ) -> Cell:
+        """Return the cell to go on with, which has to catch up: the one that was kept, or a new one."""
         kind = Cell if self._task.preserved is None else PreservingCell
-        cell = cell or kind(self._task, self._log.text(LESSONS))
-        before = cell.restored
-        cell.catch_up(self._log, head)
-        return cell, before, rebuilt
+        return kept or kind(self._task, self._log.text(LESSONS))
 
-    def _arrived(self, blocks: list[tuple[int, bytes]], watermark: int) -> dict[int, Arrived]:
+    def _arrived(self, blocks: Blocks, watermark: int) -> dict[int, Arrived]:
         """Return what is in time, by the stream's number."""
-        batches: dict[int, list[pa.RecordBatch]] = {}
-        for number, block in blocks:
-            schema = self._task.schema_of(self._task.by_number[number])
-            batches.setdefault(number, []).append(pa.ipc.read_record_batch(pa.py_buffer(block), schema))
-        in_time = {
-            number: arrived(batches[number], self._task.by_number[number].time, watermark)
-            for number in sorted(batches)
-        }
-        return {number: each for number, each in in_time.items() if each is not None}
+        came = {}
+        for stream in self._task.streams:
+            schema = self._task.schema_of(stream)
+            own = [pa.ipc.read_record_batch(pa.py_buffer(b), schema) for b in blocks.get(stream.number, ())]
+            if own and (in_time := arrived(own, stream.time, watermark)) is not None:
+                came[stream.number] = in_time
+        return came
 
     def _wake(self, head: Head, milliseconds: int) -> int:
         """Have the cell woken when the watermark moves on, in milliseconds of event time."""
@@ -193,7 +180,6 @@ class CellProcessor(StatefulProcessor):
         return new
 
 
-def _row(block: bytes | None = None, **figures: float | str) -> pd.DataFrame:
+def _row(block: bytes | None = None, cells: str | None = None) -> pd.DataFrame:
     """Return a row of ``OUTPUT``."""
-    names = [field.split()[0] for field in OUTPUT.split(", ")]
-    return pd.DataFrame({name: [block if name == "block" else figures.get(name)] for name in names})
+    return pd.DataFrame({"block": [block], "cells": [cells]})

@@ -1,24 +1,40 @@
-"""What a join of streams is doing, or did: the figures of its micro-batches, added up and over time."""
+"""What a join of streams is doing, or did: the figures of its micro-batches, added up and over time.
+
+Or one by one as they end, to a function or as lines of a file. Spark calls a listener of the session's, in
+the process that started the queries, for classic sessions and Spark Connect alike; each micro-batch is
+reported once, in order, a moment after its commit.
+"""
 
 from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from millrace.engine.figures import summed
 from millrace.errors import ExecutionError, InputError
 from millrace.reports.micro_batch import MicroBatch, StreamFigures, iso, micro_batch
 from millrace.reports.text import size
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+T = TypeVar("T")
+
 _SHOWN_CHANGES = 12
+_PATIENCE = 10.0
+"""Seconds to wait, at the end, for what Spark has yet to tell of queries that have ended."""
+
 _SUMS = ("rows", "late", "results", "expired", "restored", "rebuilt")
 
 
@@ -60,18 +76,14 @@ class StreamReport:
     @cached_property
     def _whole(self) -> MicroBatch:
         """All micro-batches as one: what came and went added up, and what is held after the latest."""
-        sums: dict[str, StreamFigures] = {}
-        now: dict[str, StreamFigures] = {}
-        for batch in self.batches:
-            for figures in batch.streams:
-                sums[figures.alias] = sums[figures.alias] + figures if figures.alias in sums else figures
-                now[figures.alias] = figures
+        figures = [each for batch in self.batches for each in batch.streams]
+        now = {each.alias: each for each in figures}
         streams = tuple(
-            replace(now[alias], rows=whole.rows, late=whole.late, expired=whole.expired, newest=whole.newest)
-            for alias, whole in sums.items()
+            replace(now[own.alias], rows=own.rows, late=own.late, expired=own.expired, newest=own.newest)
+            for own in summed(figures)
         )
-        whole = {name: sum(getattr(each, name) for each in self.batches) for name in _SUMS}
-        return replace(self.latest, streams=streams, **whole)
+        sums = {name: sum(getattr(each, name) for each in self.batches) for name in _SUMS}
+        return replace(self.latest, streams=streams, **sums)
 
     @property
     def totals(self) -> dict[str, int]:
@@ -104,25 +116,27 @@ class StreamReport:
         changes: list[OrderChange] = []
         latest: dict[str, str] = {}
         for batch in self.batches:
-            for change in favourites(batch):
-                before = latest.get(change.stream)
-                if before is None or not (_begins(before, change.order) or _begins(change.order, before)):
-                    changes.append(change)
-                elif len(change.order) <= len(before):
+            for stream in (each.alias for each in batch.streams):
+                taken = {order: n for order, n in batch.orders if _begins(stream, order)}
+                if not taken:
                     continue
-                latest[change.stream] = change.order
+                order, before = next(iter(taken)), latest.get(stream)
+                if before is None or not (_begins(before, order) or _begins(order, before)):
+                    share = sum(n for other, n in taken.items() if _begins(other, order))
+                    changes.append(OrderChange(batch.batch, stream, order, share / sum(taken.values())))
+                elif len(order) <= len(before):
+                    continue
+                latest[stream] = order
         return tuple(changes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values that JSON has."""
-        latest, whole = self.latest.to_dict(), self._whole.to_dict()
-        names = ("query", "run", "name", "held", "bytes", "log_bytes", "watermark")
-        return {name: latest[name] for name in names} | {
+        whole = self._whole.to_dict()
+        names = ("query", "run", "name", "held", "bytes", "log_bytes", "watermark", "lag", "streams")
+        return {name: whole[name] for name in names} | {
             "active": self.active,
             "totals": self.totals,
-            "lag": self.lag,
             "batch_seconds": {"p50": self.seconds(50), "p95": self.seconds(95)},
-            "streams": whole["streams"],
             "orders": [vars(each) for each in self.orders()],
             "batches": [each.to_dict() for each in self.batches],
         }
@@ -167,16 +181,6 @@ class StreamReport:
             yield f"  and {len(changes) - _SHOWN_CHANGES} more changes of order"
 
 
-def favourites(batch: MicroBatch) -> Iterator[OrderChange]:
-    """Yield for each stream the order that most of its tuples took."""
-    for stream in batch.streams:
-        taken = [(order, n) for order, n in batch.orders if order.split(" → ")[0] == stream.alias]
-        if taken:
-            order = taken[0][0]
-            share = sum(n for other, n in taken if _begins(other, order)) / sum(n for _, n in taken)
-            yield OrderChange(batch.batch, stream.alias, order, share)
-
-
 def _begins(order: str, other: str) -> bool:
     """Whether an order is the beginning of another, or the same."""
     return f"{other} → ".startswith(f"{order} → ")
@@ -208,3 +212,118 @@ def report(query: StreamingQuery) -> StreamReport:
             "yet, or Spark runs it alone (query.explain() says so)"
         )
     return StreamReport(tuple(batches[number] for number in sorted(batches)), bool(query.isActive))
+
+
+class StreamWatch(StreamingQueryListener, AbstractContextManager["StreamWatch"]):
+    """Calls a function for each micro-batch; see :func:`watch`. The end of its ``with`` stops it.
+
+    Calls come one at a time. ``over`` gets the run of each query that has ended, and what it failed with.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        call: Callable[[MicroBatch], object],
+        over: Callable[[str, str | None], object] | None = None,
+    ) -> None:
+        self._spark, self._call, self._over = spark, call, over
+        self._changed = threading.Condition()
+        self._running: set[str] = set()
+        self._error: Exception | None = None
+        self._listens = True
+        spark.streams.addListener(self)
+
+    def stop(self) -> None:
+        """Listen no more, once queries that have ended are reported; once is enough.
+
+        Raises:
+            Exception: What the function raised first.
+        """
+        if not self._listens:
+            return
+        active = {str(query.runId) for query in self._spark.streams.active}
+        with self._changed:
+            self._changed.wait_for(lambda: self._running <= active, _PATIENCE)
+        self._spark.streams.removeListener(self)
+        self._listens = False
+        if self._error is not None:
+            raise self._error
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # What Spark calls; the names and arguments are Spark's.
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        with self._changed:
+            self._running.add(str(event.runId))
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        if (batch := self._guard(micro_batch, event.progress)) is not None:
+            self._guard(self._call, batch)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Nothing has happened."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        run = str(event.runId)
+        if self._over is not None:
+            self._guard(self._over, run, event.exception)
+        with self._changed:
+            self._running.discard(run)
+            self._changed.notify_all()
+
+    def _guard(self, call: Callable[..., T], *given: Any) -> T | None:
+        """Call a function, and keep what it raises: it would be lost in Spark's log."""
+        try:
+            return call(*given)
+        except Exception as error:  # noqa: BLE001
+            self._error = self._error or error
+            return None
+
+
+def watch(spark: SparkSession, call: Callable[[MicroBatch], object]) -> StreamWatch:
+    """Call a function with the figures of each micro-batch of queries that join streams by Millrace.
+
+    >>> with millrace.streams.watch(spark, lambda batch: print(batch.lag)):  # doctest: +SKIP
+    ...     query.awaitTermination()
+
+    It holds for all queries of the session until ``stop()`` of what is returned, or the end of ``with``. What
+    the function raises is raised there, and stops no query.
+
+    Args:
+        spark: The session; of Spark Connect, too.
+        call: Gets a micro-batch's figures, in a thread of Spark's, a moment after the micro-batch has ended.
+    """
+    return StreamWatch(spark, call)
+
+
+def log(spark: SparkSession, path: str | Path) -> StreamWatch:
+    """Append a line of JSON to a file for each micro-batch of queries that join streams by Millrace.
+
+    A line is appended by one call, so that lines of several processes do not mix; and the file may be moved
+    away while it is written. A micro-batch that is run again after a crash may have a line for each run. It
+    goes on until ``stop()`` of what is returned, or the end of ``with``.
+
+    Args:
+        spark: The session; of Spark Connect, too.
+        path: The file; on a local disk, of this process.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.open("ab").close()
+    except OSError as error:
+        raise InputError(f"{target} cannot be written: {error.strerror}") from None
+
+    def append(batch: MicroBatch) -> None:
+        line = f"{batch.to_json()}\n".encode()
+        with target.open("ab", buffering=0) as file:
+            written = file.write(line)
+        if written != len(line):
+            raise OSError(f"{target}: {written} of {len(line)} bytes were written")
+
+    return StreamWatch(spark, append)

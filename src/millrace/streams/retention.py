@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from millrace.errors import InputError
 
@@ -65,18 +66,15 @@ def retention(
     for bound in bounds:
         pair = (bound.earlier, bound.later)
         closure[pair] = min(closure[pair], bound.most)
-    for via in streams:
-        for a in streams:
-            for b in streams:
-                closure[a, b] = min(closure[a, b], closure[a, via] + closure[via, b])
-    for a in streams:
-        for b in streams:
-            if closure[a, b] == math.inf:
-                raise InputError(
-                    f"nothing in the query says how much later than {a!r} a row of {b!r} may be, so every "
-                    f"row of {a!r} would be kept for good: add a condition on their event times, such as "
-                    f"{b}.time <= {a}.time + INTERVAL 1 HOUR"
-                )
+    for via, a, b in product(streams, repeat=3):
+        closure[a, b] = min(closure[a, b], closure[a, via] + closure[via, b])
+    for (a, b), most in closure.items():
+        if most == math.inf:
+            raise InputError(
+                f"nothing in the query says how much later than {a!r} a row of {b!r} may be, so every row of "
+                f"{a!r} would be kept for good: add a condition on their event times, such as {b}.time <= "
+                f"{a}.time + INTERVAL 1 HOUR"
+            )
     keeps = {a: int(max((closure[a, b] for b in streams if b != a), default=0)) for a in streams}
     if preserved is not None:
         waits = max(0, keeps[preserved]) + _MOMENT - 1

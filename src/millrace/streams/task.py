@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.engine.eddy.continuous import ContinuousRun
+from millrace.engine.eddy.statistics import Lessons
 from millrace.engine.plan.evaluation import compute
 from millrace.engine.plan.expressions import Value, show
 from millrace.engine.plan.spec import JoinSpec
@@ -126,7 +127,7 @@ class ContinuousJoin:
         tables = {alias: table.read(0, size) for alias, table in inputs.items()}
         streams = [stream.alias for stream in self.streams]
         join = with_sizes(self.join, inputs, 0)
-        return ContinuousRun(join, streams, tables, self.options, warm_start=_Lessons(lessons))
+        return ContinuousRun(join, streams, tables, self.options, warm_start=Lessons(lessons))
 
 
 def _columns(schema: pa.Schema) -> list[Any]:
@@ -138,16 +139,3 @@ def _shape(kind: pa.DataType) -> list[Any]:
     names = ("unit", "tz", "precision", "scale")
     inner = [kind.field(number) for number in range(kind.num_fields)]
     return [kind.id, [str(getattr(kind, name, "")) for name in names], _columns(pa.schema(inner))]
-
-
-@dataclass(frozen=True)
-class _Lessons:
-    """What was learned, for one who begins (:class:`millrace.engine.eddy.statistics.WarmStart`)."""
-
-    text: str | None
-
-    def read(self) -> str | None:
-        return self.text
-
-    def write(self, text: str) -> None:
-        """An eddy that never ends has nothing to leave; see :meth:`ContinuousRun.learned`."""

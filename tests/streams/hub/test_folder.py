@@ -15,10 +15,9 @@ from millrace.engine.plan.expressions import ColumnRef
 from millrace.errors import InputError, StateError
 from millrace.options import StorageOptions
 from millrace.parquet import store as stores
-from millrace.streams.hub.cell import envelop
-from millrace.streams.hub.delivery import FileSink, Write
+from millrace.streams.hub.cell import changes_in, envelop
+from millrace.streams.hub.delivery import Write
 from millrace.streams.hub.folder import Folder, locate_writable
-from millrace.streams.hub.processor import changes_in
 from millrace.streams.hub.query import Change, StandingQuery
 from tests.spark.test_object_stores import Server
 
@@ -195,7 +194,7 @@ def test_an_object_store_has_all_of_it():
         folder.note_made([1])
         query = replace(came(1, sink="s3://shop/out").query, state="leaving")
         assert folder.queries() == begun("s3://shop/hubs/one", storage).queries() == [query]
-        sink = FileSink(*locate_writable(query.sink, storage), SCHEMA)
+        files = {1: query}
 
         def rows(*numbers):
             block = pa.record_batch({"n": pa.array(numbers, pa.int64())}).serialize().to_pybytes()
@@ -205,10 +204,10 @@ def test_an_object_store_has_all_of_it():
             yield rows(4)
             raise RuntimeError
 
-        others = list(Write({1: sink}, 7)(iter([rows(1, 2), rows(3)])))
+        others = list(Write(files, storage, 7)(iter([rows(1, 2), rows(3)])))
         assert [each.column("query").to_pylist() for each in others] == [[2], [2]]
         with pytest.raises(RuntimeError):
-            list(Write({1: sink}, 8)(cut()))
+            list(Write(files, storage, 8)(cut()))
         table = pq.read_table("shop/out", filesystem=server.files)
         assert table["n"].to_pylist() == [1, 2, 3]
         with pytest.raises(InputError, match=r"cannot write s3://none/hub.*no bucket 'none'"):

@@ -16,8 +16,8 @@ import millrace
 from millrace.api import hub as api
 from millrace.errors import InputError, StateError
 from millrace.streams.hub import delivery
+from millrace.streams.hub.cell import HubProcessor
 from millrace.streams.hub.folder import Folder
-from millrace.streams.hub.processor import HubProcessor
 from tests.streams.feed import Feed, plain
 
 pytestmark = pytest.mark.spark

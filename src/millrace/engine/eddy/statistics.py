@@ -229,6 +229,19 @@ class WarmStart(Protocol):
         """Replace the text."""
 
 
+@dataclass
+class Lessons:
+    """What was learned, for the eddies of one process."""
+
+    text: str | None = None
+
+    def read(self) -> str | None:
+        return self.text
+
+    def write(self, text: str) -> None:
+        self.text = text
+
+
 def recall(warm_start: WarmStart | None, statistics: Statistics) -> None:
     """Begin with what was learned before; a text that is damaged, or of another version, is none."""
     text = None if warm_start is None else warm_start.read()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain
 from operator import add
@@ -18,6 +18,7 @@ from millrace.engine.arrays import gathered, sliced
 from millrace.engine.eddy.context import Given
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run import Run
+from millrace.engine.eddy.statistics import Lessons
 from millrace.engine.figures import CellFigures
 from millrace.engine.operators.beside import BesideRelation, Marks
 from millrace.engine.operators.select import own_caller
@@ -99,7 +100,7 @@ class SpillingEddy:
         self._output = given.get("output") or (Output(spec, 1) if spec.count_only else None)
         self._callers: dict[int, Caller] = {}
         self._make_caller = given.get("callers") or own_caller
-        self._warm_start = given.get("warm_start") or _Learned()
+        self._warm_start = given.get("warm_start") or Lessons()
         self._seconds = 0.0
         self.tally = Tally(spec.aliases)
         schedule = Schedule.of(spec, online=False, stream=stream)
@@ -397,16 +398,3 @@ def _evened(source: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBa
     """Yield batches of so many rows at most, half as many mostly: partitions are cut up into small pieces."""
     half = max(1, most // 2)
     return gathered((piece for batch in source for piece in sliced(batch, half)), half)
-
-
-@dataclass
-class _Learned:
-    """What one eddy learned, for those of later partitions."""
-
-    text: str | None = None
-
-    def read(self) -> str | None:
-        return self.text
-
-    def write(self, text: str) -> None:
-        self.text = text

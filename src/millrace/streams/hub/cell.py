@@ -1,16 +1,28 @@
-"""A cell of a hub: its streams are kept once, for one eddy that runs all queries."""
+"""A cell of a hub: its streams are kept once, for one eddy that runs all queries.
+
+Changes of the queries come to it in front of the tuples of a micro-batch.
+
+A base tuple's lineage (:mod:`millrace.engine.lineage`) is what the grouped filters and the time of its
+arrival say. Nothing of it is stored: a cell that begins anew reads base tuples, and knows from their
+micro-batches which queries they came too early for.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.engine.arrays import gathered
 from millrace.engine.lineage import (
+    BITS,
     Array,
+    GroupedFilter,
     attach,
     columns,
     intersect,
@@ -21,14 +33,28 @@ from millrace.engine.lineage import (
 )
 from millrace.engine.plan.evaluation import evaluate
 from millrace.engine.plan.expressions import ColumnRef, columns_of
+from millrace.spark.worker import look_again
 from millrace.streams.arrivals import Arrived
+from millrace.streams.block_log import LESSONS, Head
 from millrace.streams.cell import Cell
-from millrace.streams.hub.lineage import Lineages, select
-from millrace.streams.hub.query import Admitted, Registry, StandingQuery
+from millrace.streams.hub.query import (
+    ENVELOPE,
+    Admitted,
+    Change,
+    Registry,
+    StandingQuery,
+    from_json,
+    read_json,
+    to_text,
+)
+from millrace.streams.processor import Blocks, CellProcessor
 from millrace.streams.task import ContinuousJoin, Stream
 
-ENVELOPE = pa.schema({"query": pa.int64(), "change": pa.int64(), "rows": pa.int64(), "block": pa.binary()})
-"""What cells give out: a block of a query's rows; or, without one, the number of a change that is made."""
+CHANGES = -3
+"""Number, in place of a relation's, of a block that holds a change of the queries."""
+
+_QUERIES = "queries"
+"""Names what a cell's log has besides blocks: its queries."""
 
 _ROWS = 1 << 17
 """Results are divided among queries when there are so many of them, and at the end."""
@@ -37,29 +63,40 @@ _ROWS = 1 << 17
 class HubCell(Cell):
     """The state of a cell after some micro-batch, for some set of queries.
 
-    ``lessons`` are of earlier eddies of the cell.
+    Args:
+        registry: The queries.
+        lessons: What earlier eddies of the cell have learned.
+        came: Queries that want results of tuples which had all come before them. These tuples are in the log
+            that the cell catches up from; the next micro-batch gives the results out.
 
     Attributes:
-        registry: The queries.
         changes: Numbers of the changes that the next micro-batch is to tell of as made.
-        came: Queries that want results of tuples which had all come before them. It is set before the state
-            catches up from nothing, and the next micro-batch gives these results out.
     """
 
-    def __init__(self, task: ContinuousJoin, registry: Registry, lessons: str | None = None) -> None:
+    def __init__(
+        self,
+        task: ContinuousJoin,
+        registry: Registry,
+        lessons: str | None = None,
+        came: Sequence[Admitted] = (),
+    ) -> None:
         self._words = registry.words
         self._reads = frozenset(ref for each in registry.queries for ref in each.query.reads)
         self._join = replace(task, join=with_lineages(task.join, self._words, self._reads))
         super().__init__(task, run=self._join.run(lessons))
         self._used: frozenset[int] = frozenset()
-        self._old: dict[str, list[pa.RecordBatch]] = {}
-        self.came: tuple[Admitted, ...] = ()
+        self._came, self._old = came, dict[str, list[pa.RecordBatch]]()
         self.changes: Sequence[int] = ()
         self._set(registry)
 
     def _set(self, registry: Registry) -> None:
         self.registry = registry
-        self._lineages = Lineages(self._task.streams, registry)
+        self._filters = {
+            alias: GroupedFilter(
+                alias, {each.slot: each.query.of(alias) for each in registry.queries}, self._words
+            )
+            for alias in self._task.join.aliases
+        }
         self._used |= {each.slot for each in registry.queries}
 
     def takes(self, registry: Registry) -> bool:
@@ -82,10 +119,23 @@ class HubCell(Cell):
 
     def _carried(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
         rows = self._task.complete(stream, rows)
-        tuples = attach(rows, self._lineages.of(stream, rows, batch))
-        if self.came:
-            self._old.setdefault(stream.alias, []).append(select(tuples, self.came))
+        tuples = attach(rows, self._lineages(stream, rows, batch))
+        if self._came:
+            bits = word_bits((each.slot for each in self._came), self._words)
+            words = (tuples.column(n).to_numpy() & b for n, b in zip(columns(self._words), bits, strict=True))
+            wanted = tuples.filter(pa.array(reduce(np.bitwise_or, words) != 0))
+            self._old.setdefault(stream.alias, []).append(wanted)
         return tuples
+
+    def _lineages(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> Array:
+        """Return the lineage of each tuple: ``uint64``, a row a tuple, a column a word."""
+        lineage = self._filters[stream.alias].evaluate(rows)
+        early = [each for each in self.registry.queries if each.batch > batch]
+        times = rows.column(stream.time).cast(pa.int64()).to_numpy() if early else np.empty(0, np.int64)
+        for each in early:
+            outside = _outside(each, times, stream.keeps)
+            lineage[outside, each.slot // BITS] &= ~np.uint64(1 << each.slot % BITS)
+        return lineage
 
     def _distinguish(self, batch: int) -> int:
         """Return how many queries see tuples of a micro-batch as new; the others want them of the window."""
@@ -99,8 +149,8 @@ class HubCell(Cell):
         if self.changes:
             yield envelop((None, change, 0, None) for change in self.changes)
             self.changes = ()
-        if self.came:
-            came, self.came = self.came, ()
+        if self._came:
+            came, self._came = self._came, ()
             old, self._old = self._old, {}
             yield from self._of_window({a: pa.concat_batches(rows) for a, rows in old.items()}, came)
         yield from self._divided(super().extend(arrived), self.registry.queries)
@@ -115,25 +165,32 @@ class HubCell(Cell):
     def _divided(
         self, results: Iterator[pa.RecordBatch], queries: Sequence[Admitted]
     ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of each query among results of the shared join."""
+        by_slot = {each.slot: each.query for each in queries}
+        wanted = word_bits(by_slot, self._words)
         for rows in gathered(results, _ROWS):
-            yield from self._by_query(rows, queries)
+            lineages = [
+                [rows.column(name_of(ColumnRef(alias, name))).to_numpy() for name in columns(self._words)]
+                for alias in self._join.join.aliases
+            ]
+            words = [word & bits for word, bits in zip(intersect(lineages), wanted, strict=True)]
+            own = ((by_slot[slot], _result(rows, by_slot[slot], at)) for slot, at in rows_by_slot(words))
+            blocks = [
+                (query.id, None, block.num_rows, block.serialize().to_pybytes())
+                for query, block in own
+                if block.num_rows
+            ]
+            if blocks:
+                yield envelop(blocks)
 
-    def _by_query(self, rows: pa.RecordBatch, queries: Sequence[Admitted]) -> Iterator[pa.RecordBatch]:
-        lineages = [
-            [rows.column(name_of(ColumnRef(alias, name))).to_numpy() for name in columns(self._words)]
-            for alias in self._join.join.aliases
-        ]
-        admitted = {each.slot: each for each in queries}
-        blocks: list[tuple[int, None, int, bytes]] = []
-        wanted = word_bits(admitted, self._words)
-        words = [word & bits for word, bits in zip(intersect(lineages), wanted, strict=True)]
-        for slot, places in rows_by_slot(words):
-            query = admitted[slot].query
-            block = _result(rows, query, places)
-            if block.num_rows:
-                blocks.append((query.id, None, block.num_rows, block.serialize().to_pybytes()))
-        if blocks:
-            yield envelop(blocks)
+
+def _outside(query: Admitted, times: Array, keeps: int) -> Array | slice:
+    """Return which tuples that had come before a query it does not see."""
+    if query.query.since == "now":
+        return slice(None)
+    if query.watermark is None:
+        return slice(0)
+    return times + max(0, keeps) < query.watermark
 
 
 def envelop(rows: Iterable[tuple[int | None, int | None, int, bytes | None]]) -> pa.RecordBatch:
@@ -147,14 +204,50 @@ def envelop(rows: Iterable[tuple[int | None, int | None, int, bytes | None]]) ->
 def _result(rows: pa.RecordBatch, query: StandingQuery, places: Array) -> pa.RecordBatch:
     """Return a query's rows among results of the shared join."""
     taken = pa.array(places)
-    if query.residuals:
-        read = {ref for residual in query.residuals for ref in columns_of(residual)}
-        given = {ref: rows.column(name_of(ref)).take(taken) for ref in read}
-        for residual in query.residuals:
-            passes = pc.fill_null(evaluate(residual, given), False)
-            taken, given = taken.filter(passes), {ref: each.filter(passes) for ref, each in given.items()}
+    for residual in query.residuals:
+        given = {ref: rows.column(name_of(ref)).take(taken) for ref in {*columns_of(residual)}}
+        taken = taken.filter(pc.fill_null(evaluate(residual, given), False))
     arrays = [
         rows.column(name_of(ref)).take(taken).cast(field.type)
         for ref, field in zip(query.columns, query.schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=query.schema)
+
+
+class HubProcessor(CellProcessor):
+    """Runs the cells of a hub."""
+
+    def _begin(
+        self, number: int, kept: Cell | None, head: Head, blocks: Blocks, watermark: int | None
+    ) -> Cell:
+        """Return the cell for the queries of the next micro-batch."""
+        assert kept is None or isinstance(kept, HubCell), "the plan is a hub's"
+        if kept is not None and kept.token == head.token:
+            registry = kept.registry
+        else:
+            text = self._log.text(_QUERIES)
+            registry = Registry() if text is None else from_json(json.loads(text), "the queries of a hub")
+        changes = list(changes_in(blocks.get(CHANGES, ())))
+        after = registry.after(changes, head.batch + 1, watermark)
+        if changes:
+            self._log.put_text(_QUERIES, to_text(after))
+        came = [each for each in after.queries if each.batch == head.batch + 1]
+        window = [each for each in came if each.query.since == "window"]
+        if kept is None or window or not kept.takes(after):
+            if kept is not None:
+                look_again()
+            kept = HubCell(self._task, after, self._log.text(LESSONS), window)
+        if number == 0 and changes:
+            kept.changes = after.made  # all of them, for what was told before may have been lost
+        return kept
+
+    def _counted(self, batch: pa.RecordBatch) -> int:
+        """Return the rows of all queries."""
+        return sum(batch.column("rows").to_pylist())
+
+
+def changes_in(texts: Iterable[bytes]) -> Iterator[Change]:
+    """Yield the changes of some files; a damaged file has none."""
+    for fields in map(read_json, texts):
+        if fields is not None:
+            yield from_json(fields, "a change of a hub's queries")

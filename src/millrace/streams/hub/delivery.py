@@ -18,10 +18,9 @@ import pyarrow.parquet as pq
 
 from millrace.errors import InputError
 from millrace.options import StorageOptions
-from millrace.parquet.store import Store
 from millrace.spark.worker import partition_number, worker_task
-from millrace.streams.hub.cell import ENVELOPE
 from millrace.streams.hub.folder import Folder, locate_writable
+from millrace.streams.hub.query import ENVELOPE, StandingQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,58 +28,43 @@ if TYPE_CHECKING:
 Sink = Callable[[pa.Table, int], Any]
 """Is given the rows of a query in a micro-batch, and the micro-batch's number."""
 
-_WAITING = 64 << 20
-"""Rows wait in a task, that files are not written in small pieces, up to so many bytes."""
-
-
-@dataclass(frozen=True)
-class FileSink:
-    """A folder of Parquet files; the schema is of their rows."""
-
-    store: Store
-    folder: str
-    schema: pa.Schema
-
 
 @dataclass(frozen=True)
 class Write:
-    """Writes the rows of queries that have files, by the query's number, and hands the others on."""
+    """Writes the rows of queries that have files, and hands the others on.
 
-    sinks: Mapping[int, FileSink]
+    Attributes:
+        queries: Those that have files, by their numbers.
+        storage: Reaches the stores that these are in.
+    """
+
+    queries: Mapping[int, StandingQuery]
+    storage: StorageOptions
     batch: int
 
     @worker_task
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what is not written."""
         name = f"{self.batch:010}-{partition_number():05}.parquet"
-        waiting: defaultdict[int, list[pa.RecordBatch]] = defaultdict(list)
         writers: dict[int, pq.ParquetWriter] = {}
-        size = 0
         with ExitStack() as files:  # they get their names at its end, complete
-
-            def write() -> None:
-                for query, rows in waiting.items():
-                    sink = self.sinks[query]
-                    if query not in writers:
-                        file = files.enter_context(sink.store.writing(f"{sink.folder}/{name}"))
-                        writers[query] = files.enter_context(pq.ParquetWriter(file, sink.schema))
-                    writers[query].write_table(pa.Table.from_batches(rows, sink.schema))
-                waiting.clear()
-
             for batch in batches:
-                queries = batch.column("query").to_pylist()
-                others = [place for place, query in enumerate(queries) if query not in self.sinks]
+                numbers = batch.column("query").to_pylist()
+                others = [place for place, number in enumerate(numbers) if number not in self.queries]
                 if others:
                     yield pa.RecordBatch.from_arrays(batch.take(pa.array(others)).columns, schema=ENVELOPE)
-                for query, block in zip(queries, batch.column("block"), strict=True):
-                    if query in self.sinks:
-                        rows = pa.ipc.read_record_batch(block.as_buffer(), self.sinks[query].schema)
-                        waiting[query].append(rows)
-                        size += len(block.as_buffer())
-                if size > _WAITING:
-                    write()
-                    size = 0
-            write()
+                blocks: defaultdict[int, list[pa.RecordBatch]] = defaultdict(list)
+                for number, block in zip(numbers, batch.column("block"), strict=True):
+                    if (query := self.queries.get(number)) is not None:
+                        rows = pa.ipc.read_record_batch(block.as_buffer(), query.schema)
+                        blocks[number].append(rows)
+                for number, rows in blocks.items():
+                    query = self.queries[number]
+                    if number not in writers:
+                        store, folder = locate_writable(query.sink or "", self.storage)
+                        file = files.enter_context(store.writing(f"{folder}/{name}"))
+                        writers[number] = files.enter_context(pq.ParquetWriter(file, query.schema))
+                    writers[number].write_table(pa.Table.from_batches(rows))
 
 
 @dataclass(frozen=True)
@@ -99,12 +83,8 @@ class Deliver:
     def __call__(self, rows: DataFrame, batch: int) -> None:
         # Those whose removal is made have no rows any more.
         queries = {query.id: query for query in self.folder.queries()}
-        files = {
-            id_: FileSink(*locate_writable(query.sink, self.storage), query.schema)
-            for id_, query in queries.items()
-            if query.sink is not None
-        }
-        left = rows.mapInArrow(Write(files, batch), rows.schema).toArrow()
+        files = {id_: query for id_, query in queries.items() if query.sink is not None}
+        left = rows.mapInArrow(Write(files, self.storage, batch), rows.schema).toArrow()
         found: dict[int, list[pa.RecordBatch]] = {}
         made: list[int] = []
         for id_, change, _, block in zip(*left.columns, strict=True):

@@ -24,6 +24,7 @@ from millrace.streams.hub.query import (
     FORMAT,
     Change,
     StandingQuery,
+    State,
     check_format,
     from_json,
     read_json,
@@ -106,16 +107,12 @@ class Folder:
 
     def queries(self) -> list[StandingQuery]:
         """Return the queries that stand, are to come, or are about to leave."""
-        made, queries = set(self._read("made.json") or ()), {}
-        for change in self.read():
-            is_made = change.number in made
-            if change.query is not None:
-                queries[change.number] = replace(change.query, state="running" if is_made else "waiting")
-            elif change.gone in queries and is_made:
-                del queries[change.gone]
-            elif change.gone in queries:
-                queries[change.gone] = replace(queries[change.gone], state="leaving")
-        return [*queries.values()]
+        made, changes = set(self._read("made.json") or ()), self.read()
+        gone = {change.gone for change in changes if change.number in made}
+        states: dict[int | None, State] = dict.fromkeys(made, "running")
+        states |= dict.fromkeys((change.gone for change in changes), "leaving")
+        queries = (change.query for change in changes if change.query is not None)
+        return [replace(q, state=states.get(q.id, "waiting")) for q in queries if q.id not in gone]
 
     def _read(self, name: str, damaged: Any = None) -> Any:
         """Return the JSON of a file, None where there is none, and ``damaged`` where it is that."""

@@ -41,6 +41,9 @@ from millrace.errors import InputError, StateError
 FORMAT = 2
 """Version of changes and registries."""
 
+ENVELOPE = pa.schema({"query": pa.int64(), "change": pa.int64(), "rows": pa.int64(), "block": pa.binary()})
+"""What cells give out: a block of a query's rows; or, without one, the number of a change that is made."""
+
 Since = OneOf["now", "window"]
 State = OneOf["waiting", "running", "leaving"]
 
