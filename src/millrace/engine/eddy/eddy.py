@@ -113,7 +113,8 @@ class Buffer:
         self._small = max(1, int(limit * _SMALL))
         self._new: list[TupleBatch] = []
         self._flying: list[Work] = []
-        self._waiting: dict[Hashable, _Crumbs] = {}
+        # By the number of operators that they have visited.
+        self._waiting: dict[int, dict[Hashable, _Crumbs]] = {}
 
     def push(self, batches: Iterable[TupleBatch]) -> None:
         """Add batches; empty ones are dropped."""
@@ -136,21 +137,27 @@ class Buffer:
         """Let a small batch wait for others like it, until all together are not small."""
         stores = frozenset(map(id, batch.stores.values()))
         key = batch.signature, stores, frozenset(batch.rows), batch.stamps is None
-        crumbs = self._waiting.get(key)
-        if crumbs is None:
-            visited = batch.signature.span.bit_count() + batch.signature.done.bit_count()
-            crumbs = self._waiting[key] = _Crumbs(visited)
+        visited = batch.signature.span.bit_count() + batch.signature.done.bit_count()
+        crumbs = self._waiting.setdefault(visited, {}).setdefault(key, _Crumbs())
         crumbs.batches.append(batch)
         crumbs.size += batch.size
         if crumbs.size >= self._small:
-            self._flying.append(TupleBatch.merged(self._waiting.pop(key).batches))
+            self._flying.append(self._merge(visited, key))
+
+    def _merge(self, visited: int, key: Hashable) -> TupleBatch:
+        """Take small batches of one signature as one."""
+        alike = self._waiting[visited]
+        crumbs = alike.pop(key)
+        if not alike:
+            del self._waiting[visited]
+        return TupleBatch.merged(crumbs.batches)
 
     def resume(self, operator: Operator, rest: Any) -> None:
         """Add work whose output did not fit into one batch."""
         self._flying.append((operator, rest))
 
     def works(self) -> list[Work]:
-        small = [batch for crumbs in self._waiting.values() for batch in crumbs.batches]
+        small = [b for alike in self._waiting.values() for crumbs in alike.values() for b in crumbs.batches]
         return [*self._new, *self._flying, *small]
 
     @property
@@ -165,14 +172,13 @@ class Buffer:
             return self._flying.pop()
         if not self._waiting:
             return None
-        key = min(self._waiting, key=lambda each: self._waiting[each].visited)
-        return TupleBatch.merged(self._waiting.pop(key).batches)
+        fewest = min(self._waiting)
+        return self._merge(fewest, next(iter(self._waiting[fewest])))
 
 
 @dataclass
 class _Crumbs:
-    """Small batches of one signature, which have visited so many operators."""
+    """Small batches of one signature."""
 
-    visited: int
     batches: list[TupleBatch] = field(default_factory=list)
     size: int = 0

@@ -231,17 +231,25 @@ class Trace:
 
     def _favour(self, signature: Signature, favourite: Operator) -> None:
         before, self._favourites[signature] = self._favourites.get(signature), favourite
+        sources = [source for source in self._sources.values() if signature in source.passed]
+        if not sources:
+            return
         now = {o: (a.selectivity, a.cost) for o in self._operators if (a := self._accounts.get(o)).recent_in}
         then, self._known[signature] = self._known.get(signature, {}), now
         shifts = [] if before is None else [_shift(o, then, now) for o in (before, favourite) if o in now]
-        for source in self._sources.values():
-            source.note(self._order(source.signature), self._begun(source), tuple(shifts))
+        for source in sources:
+            source.note(self._order(source), self._begun(source), tuple(shifts))
             source.thin(_MOST_CHANGES // len(self._sources))
 
-    def _order(self, signature: Signature) -> tuple[str, ...]:
+    def _order(self, source: _Source) -> tuple[str, ...]:
+        """Return what operators tuples of a source go through, and note which signatures they have there."""
         labels: list[str] = []
+        signature = source.signature
+        source.passed.clear()
         while True:
-            operator = self._favourites.get(signature) or self._favourites.get(signature.having(built=True))
+            built = signature if signature.built else signature.having(built=True)
+            source.passed.update((signature, built))
+            operator = self._favourites.get(signature) or self._favourites.get(built)
             if operator is None:
                 return tuple(labels)
             labels.append(operator.label)
@@ -285,11 +293,12 @@ class Trace:
 
 
 class _Source:
-    """The orders of tuples that begin with one signature."""
+    """The orders of tuples that begin with one signature; ``passed`` are those of the latest order."""
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
         self.operators: dict[Operator, None] = {}
+        self.passed = {signature}
         self.changes: list[tuple[int, tuple[str, ...], tuple[Shift, ...]]] = []
         self._seen, self._stride = 0, 1
 
