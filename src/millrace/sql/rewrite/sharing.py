@@ -145,7 +145,7 @@ class CteMaterialization:
         site = context.names.scopes.find(readers[0])
         if site is None or site[1].columns or context.determinism.volatile(body) or context.escapes(body):
             return
-        if _shows_existence(body):
+        if any(map(_shows_existence, (body, *definitions(body)))):
             return
         fields: tuple[Field, ...] = ()
         with suppress(Unsupported):  # where they cannot be known
@@ -179,9 +179,7 @@ def _shows_existence(body: exp.Expr) -> bool:
     """
     shown = (column for select in body.find_all(exp.Select) for column in select.expressions)
     return any(
-        isinstance(test, exp.Exists) or test.args.get("query") is not None
-        for column in shown
-        for test in column.find_all(exp.Exists, exp.In)
+        test.find(exp.Query) is not None for column in shown for test in column.find_all(exp.Exists, exp.In)
     )
 
 
