@@ -84,7 +84,8 @@ def shop(spark, tmp_path_factory) -> dict[str, str]:
         "customer": [draw.choice([None, n % 50]) for n in range(4000)],
         "total": [draw.choice([None, n % 90]) for n in range(4000)],
     }
-    tables = {"customers": pa.table(customers), "orders": pa.table(orders)}
+    marks = {"id": range(0, 4000, 10), "mark": [n == 3100 for n in range(0, 4000, 10)]}
+    tables = {"customers": pa.table(customers), "orders": pa.table(orders), "marks": pa.table(marks)}
     return register(spark, write(tmp_path_factory.mktemp("shop"), tables, 500))
 
 
@@ -138,6 +139,11 @@ def test_wanted_rows_come_first(spark, shop):
         if rows.prefer("c.name LIKE 'A%'") is None:  # before the first row is asked for
             is_wanted = [name[0] == "A" for batch in rows for name in batch["name"].to_pylist()]
             assert is_wanted == sorted(is_wanted, reverse=True) and any(is_wanted)
+    # The rows beside a wanted one come next, for its row group has been read before all others.
+    text = "SELECT o.id, m.mark FROM orders o JOIN marks m ON o.id = m.id"
+    found = query(text, spark=spark, tables=shop, options={"take_all": True, "cells": 1})
+    ids = [n for batch in found.to_batches(prefer="m.mark") for n in batch["id"].to_pylist()]
+    assert (ids[0], {n // 500 for n in ids[:50]}, len(ids)) == (3100, {3100 // 500}, 400)
 
 
 @pytest.mark.parametrize(

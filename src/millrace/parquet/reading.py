@@ -11,7 +11,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, lru_cache, partial, reduce
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -90,25 +90,36 @@ def read_splits(
     def read(group: _Group) -> pa.RecordBatch:
         return group.read(columns, filters) if keeps is None or keeps(group.may_match) else counted(0)
 
-    if order is not None:
-        grade = partial(use, lambda group: order.grade(group.may_match))
-        splits = _in_order(splits, order, grade) if ahead is None else splits
     if ahead is None:
-        return _even(map(partial(use, read), splits), batch_size)
+        runs: Iterable[Iterable[Split]] = [splits]
+        if order is not None:
+            runs = _in_order(splits, order, partial(use, lambda group: order.grade(group.may_match)))
+        # Rows are not held back for less wanted ones to come together with them.
+        return chain.from_iterable(_even(map(partial(use, read), run), batch_size) for run in runs)
     reads = [(split.bytes, partial(use, read, split)) for split in splits]
     return _even(ahead.batches(reads, waits=waits), batch_size)
 
 
-def _in_order(splits: Iterable[Split], order: ReadOrder, grade: Callable[[Split], int]) -> Iterator[Split]:
-    """Yield each split once, those of the highest grade first, as it is when the next one is asked for."""
+def _in_order(
+    splits: Iterable[Split], order: ReadOrder, grade: Callable[[Split], int]
+) -> Iterator[Iterator[Split]]:
+    """Yield splits of one grade at a time, the highest first, as it is when the next one is asked for.
+
+    Each split comes once. A run of them ends where the next has another grade, or other rows are wanted.
+    """
     left, wanted = deque((0, split) for split in splits), order.wanted[:0]
+
+    def take() -> Iterator[Split]:
+        order.coming = left[0][0]
+        while left and left[0][0] == order.coming:
+            yield left.popleft()[1]
+
     while left:
         if order.wanted != wanted:
             wanted = order.wanted
             graded = [(grade(split), split) for _, split in left]
             left = deque(sorted(graded, key=lambda pair: -pair[0]))
-        order.coming, split = left.popleft()
-        yield split
+        yield take()
 
 
 def _even(groups: Iterable[pa.RecordBatch | None], size: int) -> Iterator[pa.RecordBatch | None]:

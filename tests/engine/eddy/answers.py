@@ -465,8 +465,10 @@ def stalling(pieces: Sequence[pa.RecordBatch], pauses: Sequence[int]) -> Iterato
     yield from [None] * (pauses[0] if pauses else 0)
 
 
-def scanned(case: Case, sources: Mapping, folder: Path, rows: int, ranges: KeyRanges) -> dict[str, Any]:
-    """Return scans of files of the tables, in row groups of so many rows."""
+def scanned(
+    case: Case, sources: Mapping, folder: Path, rows: int, ranges: KeyRanges, size: int = 4
+) -> dict[str, Any]:
+    """Return scans of files of the tables, in row groups of so many rows, and in batches of a size."""
     found = {}
     for alias in sources:
         path = folder / f"{alias}.parquet"
@@ -475,5 +477,5 @@ def scanned(case: Case, sources: Mapping, folder: Path, rows: int, ranges: KeyRa
         assert table.unsupported is None
         order = ranges.orders.setdefault(alias, ReadOrder())
         keeps = partial(ranges.keeps, alias)
-        found[alias] = read_splits(splits(table), names, batch_size=4, keeps=keeps, order=order)
+        found[alias] = read_splits(splits(table), names, batch_size=size, keeps=keeps, order=order)
     return found

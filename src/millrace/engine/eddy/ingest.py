@@ -167,8 +167,8 @@ class ReadOrder:
 
     Attributes:
         wanted: Grades and predicates, the highest grade first.
-        coming: The highest grade that rows may have of the row group that is being read, and of all that are
-            read after it; 0 where no predicate holds for any, None where that is not known.
+        coming: The highest grade that rows may have of the row groups in the latest batch, and of all that
+            are read after it; 0 where no predicate holds for any, None where that is not known.
     """
 
     wanted: tuple[tuple[int, Predicate], ...] = ()
