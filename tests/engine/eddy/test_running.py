@@ -293,6 +293,24 @@ def test_row_groups_that_may_have_wanted_rows_are_read_first(tmp_path, wanted, l
     assert out[50][1] <= 8
 
 
+def test_wanted_tuples_that_wait_for_more_go_before_others(tmp_path) -> None:
+    """What filters have left is too little for a batch when no wanted tuples will come any more."""
+    keys = pa.table({"k": range(40), "part": [n % 2 if 10 <= n < 30 else 0 for n in range(40)]})
+    case, ranges = block({"r": keys, "s": keys.select(["k"])}, ["r.k = s.k"]), KeyRanges()
+    wanted = (Compare("=", Column(ColumnRef("r", "part")), Literal(1, INT), INT),)
+    made = Run(
+        case.spec,
+        {**case.batches(40), **scanned(case, {"r": keys}, tmp_path, 10, ranges)},
+        Options(batch_size=12 * 8),
+        clock=VirtualClock(),
+        stream="r",
+        ranges=ranges,
+        eddy=partial(preference.PreferringDataflow, latest=lambda: wanted),
+    )
+    parts = [part for batch in made.run() for part in batch["r_part"].to_pylist()]
+    assert parts == sorted(parts, reverse=True) and len(parts) == 40
+
+
 # Under skew a run holds no more than the tuples that are to be held need, and makes others in pieces.
 
 

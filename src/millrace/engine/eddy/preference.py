@@ -394,8 +394,9 @@ class PreferringDataflow(EddyDataflow):
         for arrivals in super()._rounds_of_arrivals():
             self._hear()
             own = [batch for relation, batch in arrivals if relation == streamed]
-            if None in own:  # an end holds once nothing waits
+            if None in own or STALLED in own or self._aside.is_due:  # before these what waits ungraded
                 self._eddy.push(self._admission.rest())
+            if None in own:  # an end holds once nothing waits
                 self._aside.close()
                 yield []
             while self._aside.is_due or (self._aside and (None in own or STALLED in own)):
