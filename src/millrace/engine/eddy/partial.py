@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import Array
 from millrace.engine.eddy.context import Given, RunContext
 from millrace.engine.eddy.decisions import RoutingTable
 from millrace.engine.eddy.operator import Operator, Step
@@ -105,9 +106,13 @@ class PartialDataflow(PreferringDataflow):
         is_new = signature.span == self._others and signature.prior is None and not signature.raised
         return is_new and self._is_missing(operator)
 
+    def _find_lacking(self, batch: TupleBatch) -> Array:
+        """Return positions of the tuples for which some match may be missing."""
+        return reduce(np.union1d, (self.stems[relation].missing(batch) for relation in self._missing))
+
     def _give_out(self, batch: TupleBatch) -> None:
         """Show those tuples for which some match may be missing."""
-        lacking = reduce(np.union1d, (self.stems[relation].missing(batch) for relation in self._missing))
+        lacking = self._find_lacking(batch)
         if not len(lacking):
             return
         batch = batch.take(lacking)
