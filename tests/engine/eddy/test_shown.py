@@ -103,6 +103,20 @@ def test_a_careless_eddy_is_noticed(monkeypatch, name: str, careless: Callable[.
     assert not all_right()
 
 
+def test_complete_rows_wait_for_no_full_batch() -> None:
+    """Who wants rows before they are complete wants complete ones, too."""
+    clock = VirtualClock()
+
+    def read_slowly() -> Iterator[pa.RecordBatch]:
+        for batch in STAR.batches(1)["r"]:
+            clock.advance(1)
+            yield batch
+
+    made, _ = make(STAR, ["t"], {**STAR.batches(9), "r": read_slowly()}, 100, clock=clock)
+    next(made.run())
+    assert clock.now() < KEYS.num_rows
+
+
 @pytest.mark.parametrize(
     ("names", "says"), [(["u"], "there is 'r'"), (["R"], "hold the"), (["s", "r", "t"], "hold")]
 )

@@ -449,7 +449,7 @@ class PreferringDataflow(EddyDataflow):
     def _work(self) -> Iterator[Any]:
         yield from super()._work()
         now = self._context.clock.now()
-        if self._preference.wishes and now >= self._flushed + _FLUSH_SECONDS:
+        if now >= self._flushed + _FLUSH_SECONDS:
             self._flushed = now
             yield from self._output.idle()
 
