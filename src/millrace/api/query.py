@@ -24,7 +24,7 @@ from millrace.spark import frames
 from millrace.spark.block import Block, FrameInput, LookupInput, ParquetInput, scan_of
 from millrace.spark.coordinator import Limits, Lookups, Registered
 from millrace.spark.session import Mode, planned
-from millrace.spark.streaming import EARLY, ReaderPreference, refuse_endless, sender_of, stream_of
+from millrace.spark.streaming import ReaderPreference, refuse_endless, sender_of, stream_of
 from millrace.spark.types import arrow_schema
 from millrace.sql.plan import PlannedBlock, PlannedQuery
 from millrace.sql.preference import read_preference
@@ -509,6 +509,8 @@ def _shaped(
         for batch in batches:
             arrays = [batch.column(name) for name in columns]
             if missing:
+                from millrace.limits.messages import EARLY  # with what tasks that send rows need
+
                 is_early = EARLY in (batch.schema.metadata or {})
                 lacking = pa.scalar([*missing] if is_early else None, kind)
                 arrays.append(pa.repeat(lacking, batch.num_rows))

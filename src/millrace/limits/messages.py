@@ -319,8 +319,12 @@ class Batch(Message):
     rows: bytes
 
 
-class Early(Message):
-    """Rows that others will supersede, as an Arrow IPC stream; every attempt has its own."""
+EARLY = b"early"
+"""The key, in a batch's metadata, of rows that others supersede."""
+
+
+class EarlyRows(Message):
+    """Rows that others supersede, as an Arrow IPC stream; every attempt has its own."""
 
     rows: bytes
 

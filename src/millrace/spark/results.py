@@ -7,7 +7,7 @@ task                         session
 ===========================  =================================================
 ``Start``                    ``Wanted``: whether the partition is needed still
 ``Batch``
-``Early``, which nothing counts
+``EarlyRows``, which nothing counts
 ``Commit``                   ``Committed``
 (nothing)                    ``Preferred``: what is wanted first from now on
 (nothing)                    ``Lost``: why no rows are wanted any more
@@ -50,10 +50,11 @@ from millrace.limits import codec
 from millrace.limits.chunk import digest, encoded
 from millrace.limits.connection import CONNECT_SECONDS, lost, unreachable
 from millrace.limits.messages import (
+    EARLY,
     Batch,
     Commit,
     Committed,
-    Early,
+    EarlyRows,
     Hello,
     JoinBoard,
     JoinStream,
@@ -68,7 +69,6 @@ from millrace.limits.registration import Address
 from millrace.limits.server import Server
 from millrace.limits.session import Session
 from millrace.limits.tls import dial
-from millrace.spark.streaming import EARLY
 
 if TYPE_CHECKING:
     from millrace.reports.board.board import Board
@@ -292,7 +292,7 @@ class Stream(Session, AbstractContextManager["Stream"]):
                     if batch is not None:
                         self._arrived += batch.nbytes + 1
                         self._batches.put(batch)
-            case Early(rows=payload), Partition() as partition:
+            case EarlyRows(rows=payload), Partition() as partition:
                 if not partition.committed:
                     batch = _unpack(payload)
                     self._arrived += batch.nbytes + 1
@@ -467,7 +467,7 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def send(self, batch: pa.RecordBatch, message: type[Batch | Early] = Batch) -> None:
+    def send(self, batch: pa.RecordBatch, message: type[Batch | EarlyRows] = Batch) -> None:
         """Send rows; waits while the consumer has enough of them.
 
         ExecutionError also if the batch has another schema than the stream, or a single row is too large.
@@ -477,7 +477,7 @@ class ResultsSink(AbstractContextManager["ResultsSink"]):
         for low in range(0, batch.num_rows, rows):
             self._send_rows(batch.slice(low, rows), message)
 
-    def _send_rows(self, batch: pa.RecordBatch, message: type[Batch | Early]) -> None:
+    def _send_rows(self, batch: pa.RecordBatch, message: type[Batch | EarlyRows]) -> None:
         """Send rows in one message, in more where some are much larger than others."""
         self._check_open()
         payload = encoded(batch)

@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from millrace.spark.results import DriverServer, ResultsSink, Stream
 
 
-EARLY = b"early"
-"""The key, in a batch's metadata, of rows that others will supersede."""
-
-
 @dataclass(frozen=True)
 class Target:
     """Where tasks send results: the process that wants them, and the stream there; travels to them."""
@@ -83,10 +79,10 @@ class TaskPreference:
         return PreferringDataflow(context, given, self.latest)
 
     def _show(self, rows: pa.RecordBatch) -> None:
-        from millrace.limits.messages import Early
+        from millrace.limits.messages import EarlyRows
 
         assert self.sink is not None
-        self.sink.send(rows, Early)
+        self.sink.send(rows, EarlyRows)
 
 
 @dataclass(eq=False)

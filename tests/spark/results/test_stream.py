@@ -14,9 +14,8 @@ from millrace.errors import ExecutionError
 from millrace.limits import codec
 from millrace.limits.codec import frame
 from millrace.limits.coordinator import Coordinator
-from millrace.limits.messages import Batch, Early, JoinStream, Start
+from millrace.limits.messages import EARLY, Batch, EarlyRows, JoinStream, Start
 from millrace.spark.results import DriverServer, ResultsSink
-from millrace.spark.streaming import EARLY
 from tests.limits.running import PATIENCE, SPAWN
 from tests.limits.test_server import raw
 from tests.spark.results import tasks
@@ -113,11 +112,11 @@ def test_tasks_hear_what_is_preferred(stream):
 def test_rows_that_come_early_are_marked_and_not_counted(stream):
     """Another attempt may have shown others; what is there already is shown no more."""
     with sink_of(stream, 0) as sink:
-        sink.send(batch_of(0, 1), Early)
+        sink.send(batch_of(0, 1), EarlyRows)
         assert EARLY in next(stream).schema.metadata
     send(stream, 0, batch_of(0, 0), attempt=1)
     with sink_of(stream, 0, 2) as sink:
-        sink.send(batch_of(0, 2), Early)
+        sink.send(batch_of(0, 2), EarlyRows)
     stream.finish()
     assert rows(stream) == rows([batch_of(0, 0)])
 

@@ -92,12 +92,12 @@ class PartialDataflow(PreferringDataflow):
         super().__init__(context, given, latest)
 
     def _make_table(self, policy: Policy, candidates: Callable[[Signature], list[Candidate]]) -> RoutingTable:
-        def missing_last(signature: Signature) -> list[Candidate]:
+        def put_missing_last(signature: Signature) -> list[Candidate]:
             found = candidates(signature)
             others = [each for each in found if not self._is_missing(each.operator)]
             return others if others and not signature.span & ~self._others else found
 
-        return super()._make_table(policy, missing_last)
+        return super()._make_table(policy, put_missing_last)
 
     def _is_missing(self, operator: Operator) -> bool:
         return isinstance(operator, SteMProbe) and operator.target in self._missing

@@ -420,14 +420,14 @@ class PreferringDataflow(EddyDataflow):
         """Return what holds of all tuples of a relation that are wanted, None where nothing is known."""
         if wish.relation == relation:
             return wish.predicate
-        stem = self._lead_of(wish) if relation == self._schedule.unbuilt else None
+        stem = self._find_lead(wish) if relation == self._schedule.unbuilt else None
         if stem is None or not stem.rows:
             return None
         if wish not in self._conditions:
             alias, rows = self._context.spec.aliases[relation], np.arange(stem.rows, dtype=np.int32)
             self._conditions[wish] = And(
                 tuple(
-                    _within(stem.store.gather(own, rows), ColumnRef(alias, theirs), known.type)
+                    _cover(stem.store.gather(own, rows), ColumnRef(alias, theirs), known.type)
                     for known in self._context.graph.classes
                     if not pa.types.is_floating(known.type)
                     for own in known.columns(stem.number)
@@ -457,9 +457,9 @@ class PreferringDataflow(EddyDataflow):
         """Return those tuples next to the streamed ones that lead to what is wanted."""
         streamed = self._schedule.unbuilt
         is_streamed = streamed is not None and batch.signature.span == 1 << streamed
-        return self._lead_of(wish) if is_streamed else None
+        return self._find_lead(wish) if is_streamed else None
 
-    def _lead_of(self, wish: _Wish) -> SteM | None:
+    def _find_lead(self, wish: _Wish) -> SteM | None:
         streamed = self._schedule.unbuilt
         if streamed is None or wish.relation == streamed:
             return None
@@ -467,10 +467,10 @@ class PreferringDataflow(EddyDataflow):
             path = _path(self._context.graph, wish.relation, streamed)
             if not all(self.stems[relation].complete for relation in path):
                 return None
-            self._stems_near[wish] = self._lead(wish, path)
+            self._stems_near[wish] = self._make_lead(wish, path)
         return self._stems_near[wish]
 
-    def _lead(self, wish: _Wish, path: Sequence[int]) -> SteM | None:
+    def _make_lead(self, wish: _Wish, path: Sequence[int]) -> SteM | None:
         """Return the last relation's tuples that join, along a path, to wanted ones of the first."""
         graph, spec, found = self._context.graph, self._context.spec, None
         own = [self.stems[relation] for relation in path]
@@ -489,22 +489,22 @@ class PreferringDataflow(EddyDataflow):
         return found
 
 
-def _within(keys: pa.Array, ref: ColumnRef, kind: pa.DataType) -> Predicate:
+def _cover(keys: pa.Array, ref: ColumnRef, kind: pa.DataType) -> Predicate:
     """Return that a column lies in one of a few ranges, which have all keys; the widest gaps are between."""
 
-    def between(low: pa.Scalar, high: pa.Scalar) -> Predicate:
+    def enclose(low: pa.Scalar, high: pa.Scalar) -> Predicate:
         ends = zip((">=", "<="), (low, high), strict=True)
         return And(tuple(Compare(op, Column(ref), Literal(end, end.type), kind) for op, end in ends))  # type: ignore[arg-type]
 
     if not (pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
         ends = ends_of([keys])
-        return And(()) if ends is None else between(*ends)
+        return And(()) if ends is None else enclose(*ends)
     numbers, _ = codes(keys, kind)
     order = np.argsort(numbers)
     gaps = np.diff(numbers[order].astype(np.float64))
     widest = np.sort(np.argsort(gaps)[1 - _MOST_RANGES :])
     parts = np.split(order, widest[gaps[widest] > 1] + 1)
-    return Or(tuple(between(keys[int(part[0])], keys[int(part[-1])]) for part in parts))
+    return Or(tuple(enclose(keys[int(part[0])], keys[int(part[-1])]) for part in parts))
 
 
 def _path(graph: QueryGraph, first: int, target: int) -> list[int]:
