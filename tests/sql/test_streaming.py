@@ -211,6 +211,7 @@ def test_partial_rows_that_nobody_can_show_are_refused(spark, shop):
     """A relation that is not there, other join state, and rows that come from Spark."""
     for error, says, text, wrong, options in (
         (InputError, "there is 'c', 'o'", SHOP, "customers", {}),
+        (InputError, "partial results without ''", SHOP, "", {}),
         (InputError, "hold the other", SHOP, ["c", "o"], {}),
         (OptionError, "expected 'stems'", SHOP, "c", {"architecture": "joins"}),
         (QueryError, "above it nothing but columns", f"{SHOP} ORDER BY id", "c", {}),

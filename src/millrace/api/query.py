@@ -134,7 +134,7 @@ class Query(PlannedQuery):
     ) -> Rows:
         """Run it and yield rows as they come, also with an ORDER BY; see :func:`millrace.to_batches`."""
         _check(batch_size)
-        direct = self.direct
+        direct, partial = self.direct, _list(partial)
         plans = [each for each in self.taken if direct is not None and each.block.name == direct.block]
         if direct is None or not plans or not _same_types(self, plans[0].block, direct.columns):
             if prefer is not None or partial:
@@ -144,14 +144,13 @@ class Query(PlannedQuery):
         plan, preference, read = plans[0], None, None
         schema, missing = arrow_schema(self.df.schema), tuple[str, ...]()
         if partial:
-            missing = find_missing(plan.block.join, [partial] if isinstance(partial, str) else partial)
+            missing = find_missing(plan.block.join, partial)
             _check_partial(self.options, schema)
         if prefer is not None or missing:
             _check_preferring(self.options, plan.block)
             join, spark, options = plan.block.join, self.df.sparkSession, self.options
             read = functools.partial(read_preference, join=join, spark=spark, options=options)
-            wanted = [prefer] if isinstance(prefer, str) else prefer or ()
-            preference = ReaderPreference(read(wanted), missing)
+            preference = ReaderPreference(read(_list(prefer)), missing)
         batches = frames.rows_of_action(_ACTION, self.df, plan.run.stream(preference))
         return Rows(_shaped(batches, direct.columns, schema, batch_size, missing), preference, read)
 
@@ -460,9 +459,13 @@ def to_batches(
     if isinstance(query, Query):
         return query.to_batches(batch_size, prefer, partial)
     _check(batch_size)
-    if prefer is not None or partial:
+    if prefer is not None or _list(partial):
         raise QueryError(_why_no_preference(()))
     return Rows(_frame_stream(df, Options(), batch_size))
+
+
+def _list(texts: str | Sequence[str] | None) -> Sequence[str]:
+    return [texts] if isinstance(texts, str) else texts or ()
 
 
 def _same_types(query: PlannedQuery, block: Block, columns: Sequence[str]) -> bool:
