@@ -205,6 +205,9 @@ def test_rows_come_before_they_are_complete(spark, shop, kind):
         assert others <= orders and (others or kind == "files")
         lacking = rows_of(batch.select(["name", "__missing"]) for batch in early)
         assert {*lacking} <= {"(None, ['c'])"}
+    if kind == "lookup":
+        with pytest.raises(InputError, match="bind those"):
+            found.to_batches(partial="o")
 
 
 def test_partial_rows_that_nobody_can_show_are_refused(spark, shop):

@@ -144,7 +144,12 @@ class Query(PlannedQuery):
         plan, preference, read = plans[0], None, None
         schema, missing = arrow_schema(self.df.schema), tuple[str, ...]()
         if partial:
-            missing = find_missing(plan.block.join, partial)
+            looked_up = {
+                alias: [index.columns for index in source.indexes]
+                for alias, source in plan.block.inputs.items()
+                if isinstance(source, LookupInput) and source.scan is None and not source.sources
+            }
+            missing = find_missing(plan.block.join, partial, looked_up)
             _check_partial(self.options, schema)
         if prefer is not None or missing:
             _check_preferring(self.options, plan.block)
@@ -451,7 +456,7 @@ def to_batches(
         OptionError: ``prefer`` or ``partial`` is given with ``memory_budget`` or a static plan.
         MillraceError: ``batch_size`` is out of range, a column's type cannot be sent, or a preference names
             no column that the query reads; or ``partial`` names no relation of the query, or one without
-            which no equalities hold the others together.
+            which no equalities hold the others together, or a lookup among them gets no keys.
         Exception: What the job raised, once the rows that came before are given out.
     """
     df = frames.running(df)

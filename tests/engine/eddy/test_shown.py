@@ -121,8 +121,12 @@ def test_complete_rows_wait_for_no_full_batch() -> None:
     ("names", "says"), [(["u"], "there is 'r'"), (["R"], "hold the"), (["s", "r", "t"], "hold")]
 )
 def test_what_cannot_be_left_out(names: list[str], says: str) -> None:
-    """A relation that is not there, one between the others, and all of them."""
+    """A relation that is not there, one between the others, all of them, and one that others are asked by."""
     chain = block(dict.fromkeys("rst", KEYS), ["s.k = r.k", "r.v = t.v"])
     with pytest.raises(InputError, match=says):
         find_missing(chain.spec, names)
     assert find_missing(chain.spec, ["T"]) == ("t",)
+    ring = block(dict.fromkeys("rst", KEYS), ["s.k = r.k", "r.v = t.v", "s.v = t.k"]).spec
+    assert find_missing(ring, ["t"], {"s": [("k", "v"), ("k",)]}) == ("t",)
+    with pytest.raises(InputError, match="looked up"):
+        find_missing(ring, ["t"], {"s": [("k", "v")]})

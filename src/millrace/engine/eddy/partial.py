@@ -8,7 +8,7 @@ goes on: what it joins to supersedes what was shown. So the results are the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -24,7 +24,7 @@ from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.preference import PreferringDataflow, Wanted
 from millrace.engine.operators.beside import null_row
 from millrace.engine.operators.stems import SteMProbe
-from millrace.engine.plan.graph import QueryGraph
+from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.policies import Candidate, Policy
 from millrace.engine.tuples import RelationStore
@@ -32,13 +32,18 @@ from millrace.engine.tuples.batch import Signature, TupleBatch
 from millrace.errors import InputError, near
 
 
-def find_missing(spec: JoinSpec, names: Sequence[str]) -> tuple[str, ...]:
+def find_missing(
+    spec: JoinSpec, names: Sequence[str], binds: Mapping[str, Sequence[Sequence[str]]] | None = None
+) -> tuple[str, ...]:
     """Return the aliases that names mean, in any case.
+
+    ``binds`` are, by alias, the bind columns of the indexes of relations that are only looked up.
 
     Raises:
         InputError: There is no such relation, or without them nothing is left that equalities hold together,
-            or a left join looks for matches.
+            or nothing binds an index of another, or a left join looks for matches.
     """
+    binds = binds or {}
     known = {alias.lower(): alias for alias in spec.aliases}
     for name in names:
         if name.lower() not in known:
@@ -51,10 +56,19 @@ def find_missing(spec: JoinSpec, names: Sequence[str]) -> tuple[str, ...]:
     graph, part = QueryGraph.of(spec), rest & -rest
     while more := sum(1 << r for r in graph.neighbours(part) if rest >> r & 1):
         part |= more
-    if not rest or part != rest or spec.outer:
+    reached = sum(1 << number for number in members(rest) if spec.aliases[number] not in binds)
+
+    def is_bound(number: int) -> bool:
+        tied = {c for each in graph.bound(reached, number) for c in graph.classes[each].columns(number)}
+        return any(tied.issuperset(columns) for columns in binds[spec.aliases[number]])
+
+    while more := sum(1 << number for number in members(rest & ~reached) if is_bound(number)):
+        reached |= more
+    if not rest or not part == reached == rest or spec.outer:
         raise InputError(
             f"partial results without {sorted(missing)}: expected inner joins alone, and that equalities "
-            "hold the other relations together, of which there is at least one; name other relations"
+            "hold the other relations together, of which there is at least one, and bind those of them that "
+            "are only looked up; name other relations"
         )
     return tuple(sorted(missing))
 
