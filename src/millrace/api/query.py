@@ -436,10 +436,12 @@ def to_batches(
     Hellerstein 2003, section 4.1; Raman, Raman & Hellerstein 1999).
 
     Partial results are rows that have no values yet of the relations that ``partial`` names (the same paper,
-    section 3.4). Batches then have a column ``__missing``, a list of these relations' names, which is null
-    for complete rows. A complete row supersedes the partial ones that have its values in all columns of other
-    relations. What nothing has superseded at the end was no row of the result: it found no match, or
-    conditions on the missing relations rejected it. So the complete rows are the result.
+    section 3.4). Batches then have a column ``__missing``, a list of all these relations' names, which is
+    null for complete rows. A complete row supersedes the partial ones that have its values in all columns of
+    other relations, also those that come after it. What nothing has superseded at the end was no row of the
+    result: it found no match, or conditions on the missing relations rejected it. So the complete rows are
+    the result. Rows whose keys a lookup has answered in a task are complete there at once. Such a query joins
+    with SteMs, and routes no tuples by their content, whatever ``by_content`` says.
 
     Args:
         df: One that Millrace returned, or any other.
