@@ -157,7 +157,8 @@ async def test_a_slow_disk_holds_up_what_needs_it_alone(coordinator, clients, mo
     assert (prices.keys, prices.done, prices.requests) == (20, 20, 1)
 
 
-async def test_what_was_said_before_leaving_is_heard(coordinator, clients, monkeypatch):
+@pytest.mark.parametrize("is_ready", [False, True])
+async def test_what_was_said_before_leaving_is_heard(coordinator, clients, monkeypatch, is_ready):
     """Answers that are sent right before a task ends are kept, though it has left when they are read."""
     late = asyncio.Event()
 
@@ -165,7 +166,7 @@ async def test_what_was_said_before_leaving_is_heard(coordinator, clients, monke
         await late.wait()
 
     monkeypatch.setattr(LookupSession, "ready", wait_until_it_left)
-    monkeypatch.setattr(LookupSession, "is_ready", lambda self, client: False)
+    monkeypatch.setattr(LookupSession, "is_ready", lambda self, client: is_ready)
     monkeypatch.setattr("millrace.limits.connection.BYE_SECONDS", 0.1)
     keys = keys_of(50)
     (one,) = await clients("run/0/0")

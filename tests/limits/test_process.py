@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import socket
@@ -138,6 +139,18 @@ def test_it_ends_with_the_planning_process(tmp_path, how):
     later.register("run", [Registration("prices", cache=cache, fingerprint="f" * 32)])
     assert run(settled(later.address_of("run"), KEYS)) == []
     later.close()
+
+
+def test_it_ends_although_a_fork_of_the_planning_process_goes_on(monkeypatch):
+    """The fork has what the child hears its end by."""
+    monkeypatch.setattr("millrace.limits.process.END_SECONDS", PATIENCE / 2)
+    going_on = multiprocessing.get_context("fork").Process(target=time.sleep, args=(2 * PATIENCE,))
+    served = CoordinatorProcess()
+    going_on.start()
+    served.close()
+    going_on.kill()
+    going_on.join()
+    assert served._child.returncode == 0
 
 
 def test_calls_that_nobody_answers_are_errors_and_the_process_ends(coordinator, monkeypatch):

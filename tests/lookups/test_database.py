@@ -82,6 +82,10 @@ async def test_a_batch_of_keys_is_one_statement(kind):
 async def test_quick_statements_share_a_connection_and_slow_ones_do_not_wait(kind, monkeypatch):
     """A statement waits a while for a connection that is in use, and makes one then."""
     made, together = [], threading.Barrier(8)
+
+    def wait(*_):
+        together.wait(20)
+
     session = DatabaseSession(database(*kind.table(PAIRS)), PAIR, ("x",), kind.secrets)
     sa.event.listen(session._engine, "connect", lambda *_: made.append(1))
 
@@ -92,10 +96,15 @@ async def test_quick_statements_share_a_connection_and_slow_ones_do_not_wait(kin
     await ask_at_once()
     assert len(made) == 1
     monkeypatch.setattr("millrace.lookups.database_session._PATIENCE", 0.0)
-    sa.event.listen(session._engine, "before_cursor_execute", lambda *_: together.wait(20))
+    sa.event.listen(session._engine, "before_cursor_execute", wait)
+    await ask_at_once()
+    assert len(made) == 8
+    sa.event.remove(session._engine, "before_cursor_execute", wait)
+    session._connections.close_unused()
+    monkeypatch.setattr("millrace.lookups.database_session._PATIENCE", 60.0)
     await ask_at_once()
     await session.close()
-    assert len(made) == 8
+    assert len(made) == 9
 
 
 async def test_sqlite_is_interrupted_where_a_statement_begins_too_late(tmp_path):

@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import threading
 import types
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from decimal import Decimal
 
@@ -148,7 +149,13 @@ def test_what_it_raises_may_pass():
         error = refused(fn)
         assert (error.kind, error.again, error.wait) == ("gone", False, 3)
     # Event loops and generators would take these for their own.
-    for raised in (StopIteration(), SystemExit(1), KeyboardInterrupt(), TimeoutError("own")):
+    for raised in (
+        StopIteration(),
+        SystemExit(1),
+        KeyboardInterrupt(),
+        CancelledError(),
+        TimeoutError("own"),
+    ):
         error = refused(raising(raised)[0])
         assert error.again and type(raised).__name__ in error.message
 

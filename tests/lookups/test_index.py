@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pyarrow as pa
 import pytest
@@ -404,6 +404,15 @@ def test_a_scan_has_a_time_for_each_request() -> None:
         with pytest.raises(ExecutionError, match="every scan of it ended before"):
             run(joined(), {"s": [stuck]})
         assert stuck.why == "no answer within 0.2 s"
+
+
+def test_a_loop_whose_thread_cannot_start_is_an_error_and_can_be_closed(monkeypatch):
+    """Nobody waits for what never began."""
+    monkeypatch.setattr("threading.Thread.start", Mock(side_effect=RuntimeError("can't start new thread")))
+    loop = Loop()
+    with pytest.raises(RuntimeError, match="new thread"):
+        loop.call(print)
+    loop.close()
 
 
 @contextmanager

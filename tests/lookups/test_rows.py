@@ -143,7 +143,8 @@ WRONG = [
     (PLAIN_MICROS, '"2024-01-01T00:00:00Z"', "without a time zone"),
     (pa.list_(pa.field("element", pa.int64())), "[1, null, true]", "column 'x[]': expected bigint, got True"),
     (pa.struct([("a", pa.struct([("b", pa.int64())]))]), '{"a": {"b": "c"}}', "column 'x.a.b'"),
-    (pa.struct([("amount", pa.int64())]), '{"amonut": 1}', "column 'x.amount'"),
+    (pa.struct([("amount", pa.int64())]), '{"amonut": 1}', "'x.amount' is not in the row"),
+    (pa.struct([("amount", pa.int64())]), '{"amonut": 1}', "did you mean 'amonut'?"),
 ]
 RIGHT = [
     (pa.float64(), "NaN", math.nan),

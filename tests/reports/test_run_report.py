@@ -72,7 +72,7 @@ def test_json_loses_nothing(joined, report):
     for one in (joined, report, filtered(), hostile(), RunReport()):
         assert RunReport.from_json(one.to_json()) == one
         assert json.loads(one.to_json(indent=1)) == one.to_dict()
-    for text in ("[]", "{}", "no JSON", '{"schema": 99}'):
+    for text in ("[]", "{}", "no JSON", '{"schema": 99}', '{"schema": 1, "blocks": {}}'):
         with pytest.raises(InputError, match="report"):
             RunReport.from_json(text)
 

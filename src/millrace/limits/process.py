@@ -80,13 +80,13 @@ class RemoteCoordinator(Shared):
 
     Attributes:
         where: In errors, beside its address.
-        look_seconds: Without a call until the thread sees to it that it is connected; None for never.
+        look_seconds: Without a call until the thread sees to it that it is connected.
         name: In errors.
     """
 
     purpose: ClassVar[str] = "limits"
     where: ClassVar[str]
-    look_seconds: ClassVar[float | None] = None
+    look_seconds: ClassVar[float] = 1.0
     name: str
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -321,14 +321,20 @@ class CoordinatorProcess(RemoteCoordinator):
             return
         atexit.unregister(self.close)
         super().close()
-        assert self._child.stdin is not None
-        with suppress(OSError):
-            self._child.stdin.close()
+        stdin = self._child.stdin
+        assert stdin is not None
+        if not stdin.closed:
+            with suppress(OSError), stdin:
+                stdin.write(b"\n")  # forks of this process keep it open
         try:
             self._child.wait(END_SECONDS + _EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self._child.kill()  # it had its time to write
             self._child.wait()
+
+    def _connect(self) -> None:
+        super()._connect()
+        self._ahead = 0.0  # one clock, and how long a message takes is no difference
 
     def _exchange(self, call: Call) -> Any:
         return self._start(*call.arguments) if call.method == "start" else super()._exchange(call)
@@ -356,9 +362,12 @@ class CoordinatorProcess(RemoteCoordinator):
     def _unreachable(self, error: Exception) -> MillraceError:
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(1.0)
+        code, why = self._child.returncode, f"({type(error).__name__}: {error})"
+        if code is None:
+            return ExecutionError(f"{self.name} is not reached: run the job again {why}")
         return ExecutionError(
-            f"{self.name} has ended (exit code {self._child.returncode}), and with it limits and answers of "
-            f"the jobs that used it: run them again ({type(error).__name__}: {error})"
+            f"{self.name} has ended (exit code {code}), and with it limits and answers of the jobs that used "
+            f"it: run them again {why}"
         )
 
 
@@ -372,7 +381,6 @@ class JoinedCoordinator(RemoteCoordinator):
     """
 
     where: ClassVar[str] = "the coordinator"
-    look_seconds: ClassVar[float | None] = 1.0
 
     def __init__(
         self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None, *, clock: Clock | None = None
@@ -429,6 +437,6 @@ def serve() -> None:
     with suppress(OSError), os.fdopen(output, "wb") as said:
         said.write(_LISTENS + msgspec.json.encode(answer) + b"\n")
     if coordinator is not None:
-        sys.stdin.buffer.read()
+        sys.stdin.buffer.readline()
         end_within(END_SECONDS)
         coordinator.close()

@@ -157,7 +157,7 @@ class DatabaseSession:
     async def _close_unused(self) -> None:
         while True:
             await asyncio.sleep(_IDLE_SECONDS)
-            await self._close(self._engine.pool.dispose)  # those that are in use come back to it
+            await self._close(self._connections.close_unused)
 
     async def _close(self, close: Callable[[], None]) -> None:
         with suppress(Refused):  # so many abandoned statements that there are no threads
@@ -224,11 +224,12 @@ class _Connections:
 
     def take(self) -> sa.Connection:
         """Return a connection for one statement."""
-        self._free.acquire(timeout=_PATIENCE)
+        is_free = self._free.acquire(timeout=_PATIENCE)
         try:
             return self._engine.connect()
         except BaseException:
-            self._free.release()
+            if is_free:
+                self._free.release()
             raise
 
     def give(self, connection: sa.Connection, *, works: bool) -> None:
@@ -238,6 +239,15 @@ class _Connections:
                 connection.invalidate()
             connection.close()
         self._free.release()
+
+    def close_unused(self) -> None:
+        """Close those that are not in use, which come back all the same; the next one is made at once."""
+        unused = 0
+        while self._free.acquire(blocking=False):
+            unused += 1
+        self._engine.pool.dispose()
+        if unused:
+            self._free.release()
 
 
 class _Work:

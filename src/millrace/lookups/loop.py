@@ -39,8 +39,9 @@ class Loop:
     def close(self) -> None:
         """Cancel what runs, let it clean up, and end the thread."""
         if self._thread is not None:
-            loop, stop = self._started.result()
-            loop.call_soon_threadsafe(stop.set)
+            if self._started.exception() is None:
+                loop, stop = self._started.result()
+                loop.call_soon_threadsafe(stop.set)
             self._thread.join()
             self._thread = None
 
@@ -48,8 +49,9 @@ class Loop:
         with self._starting:
             if self._thread is None:
                 self._started = Future()
-                self._thread = threading.Thread(target=self._run, name="millrace lookups", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="millrace lookups", daemon=True)
+                thread.start()  # an error is the caller's, and nothing is there to be closed
+                self._thread = thread
         return self._started.result()[0]
 
     def _run(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -87,7 +87,7 @@ def _call(function: Callable[[], _T], answer: Future[_T]) -> Callable[[], None]:
     try:
         return partial(answer.set_result, function())
     except BaseException as error:  # noqa: BLE001  # whatever it is, the caller gets it
-        if isinstance(error, StopIteration) or not isinstance(error, Exception):
+        if isinstance(error, StopIteration | CancelledError) or not isinstance(error, Exception):
             # Futures and event loops have other uses for these.
             return partial(answer.set_exception, RuntimeError(f"{type(error).__name__}: {error}"))
         return partial(answer.set_exception, error)

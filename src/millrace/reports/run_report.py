@@ -189,7 +189,7 @@ class RunReport:
             if raw["schema"] != SCHEMA:
                 raise InputError(f"the report has schema {raw['schema']!r}: expected {SCHEMA}")
             cells = {name: block["cells"] for name, block in raw["blocks"].items()}
-            return read(cls, {**raw, "blocks": cells})
+            return read(cls, {**raw, "blocks": cells, "planned": raw["planned"], "lookups": raw["lookups"]})
         except (ValueError, TypeError, KeyError) as error:
             if isinstance(error, InputError):
                 raise
