@@ -448,7 +448,7 @@ PLACES = [
         "answers.Rows": "__init__ put add_to prune",
         "answers.Answers": "open_file find put fail failures close",
         "codec": "frame write",
-        "codec.Reader": "message feed_data",
+        "codec.Reader": "receive feed_data",
         "messages": "cut",
         "session.threading.Thread": "start",
     }.items()

@@ -46,9 +46,9 @@ async def read_all(data: bytes, count: int) -> list[m.Message]:
     reader = codec.Reader()
     reader.feed_data(data)
     reader.feed_eof()
-    found = [await reader.message() for _ in range(count)]
+    found = [await reader.receive() for _ in range(count)]
     with pytest.raises(EOFError):
-        await reader.message()
+        await reader.receive()
     return found
 
 
@@ -110,7 +110,7 @@ async def handed_on(sent: list[m.Message], sizes: list[int], turns: list[bool]) 
     async def wait() -> None:
         with suppress(EOFError):
             while True:
-                had.append(await reader.message())
+                had.append(await reader.receive())
 
     reader.take = take
     waiting, data = asyncio.create_task(wait()), joined(sent)

@@ -31,7 +31,7 @@ async def call(client: Client, outcome: str = "") -> None:
 @pytest.fixture
 def hasty(monkeypatch):
     """A source that fails is tried twice more, at once."""
-    monkeypatch.setattr("millrace.limits.limiter.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("millrace.limits.limiter.FIRST_PROBE_PAUSE", 0.001)
     monkeypatch.setattr("millrace.limits.limiter.MOST_PROBES", 2)
 
 
@@ -121,8 +121,8 @@ async def test_a_dead_source_ends_no_query_of_another_in_its_group(coordinator, 
 
 async def test_a_source_that_is_held_holds_up_no_other(coordinator, clients, monkeypatch):
     """Requests of the one wait for its pause; those of the other, behind them, go on."""
-    monkeypatch.setattr("millrace.limits.limiter.FIRST_PAUSE", 600.0)
-    monkeypatch.setattr("millrace.limits.limiter.LONGEST_PAUSE", 600.0)
+    monkeypatch.setattr("millrace.limits.limiter.FIRST_PROBE_PAUSE", 600.0)
+    monkeypatch.setattr("millrace.limits.limiter.LONGEST_PROBE_PAUSE", 600.0)
     for name in ("dead", "well"):
         coordinator.register(name, [Registration(name, 1, circuit_breaker=1, group="api")])
     dead, well = await clients("dead/0/0", "well/0/0")

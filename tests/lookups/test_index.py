@@ -141,7 +141,7 @@ class Lookups:
 def hasty(monkeypatch):
     """A source that is busy or down is waited for, but not for long."""
     monkeypatch.setattr("millrace.limits.policy.FIRST_WAIT", 0.0)
-    monkeypatch.setattr("millrace.limits.limiter.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("millrace.limits.limiter.FIRST_PROBE_PAUSE", 0.001)
 
 
 def run(case: Case, access: dict, given: Options | None = None, chunk: int = 4) -> pa.Table:

@@ -33,14 +33,14 @@ def begin_task() -> None:
         _started, _imported = max(0.0, time.process_time() - _imported), None
 
 
-def _forked() -> None:
+def _note_fork() -> None:
     """Count nothing of what the process was forked with: another has loaded it."""
     global _imported
     _imported = None
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 def start_seconds() -> float:

@@ -72,7 +72,7 @@ class Reader(asyncio.StreamReader):
         self._waits = False
         self.stopped = False
 
-    async def message(self, largest: int = LARGEST) -> Message:
+    async def receive(self, largest: int = LARGEST) -> Message:
         """Return the next message.
 
         Raises:
@@ -80,7 +80,7 @@ class Reader(asyncio.StreamReader):
             OSError: The connection broke.
             ValueError: What came is no message, or larger than ``largest`` bytes.
         """
-        while not (end := _end(self._came, 0, largest)):
+        while not (end := _find_end(self._came, 0, largest)):
             self._waits = not self._came
             try:
                 more = await self.read(BUFFER)
@@ -103,7 +103,7 @@ class Reader(asyncio.StreamReader):
         came, start = bytes(data), 0  # it is bytes: no copy
         if self._waits and self.take is not None:
             with suppress(ValueError):  # the task hears of it
-                while not self.stopped and (end := _end(came, start, LARGEST)):
+                while not self.stopped and (end := _find_end(came, start, LARGEST)):
                     if not self.take(_message(came[start + _LENGTH.size : end])):
                         break
                     start = end
@@ -118,7 +118,7 @@ def send(connection: socket.socket, message: Message) -> None:
 
 
 def receive(connection: socket.socket) -> Message:
-    """Return the next message of a blocking connection; raises what :meth:`Reader.message` does."""
+    """Return the next message of a blocking connection; raises what :meth:`Reader.receive` does."""
     return _message(_exactly(connection, _length(_exactly(connection, _LENGTH.size), 0, LARGEST)))
 
 
@@ -146,7 +146,7 @@ def watch(connection: socket.socket, *, may_stall: bool = False) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _end(data: bytes | bytearray, start: int, largest: int) -> int:
+def _find_end(data: bytes | bytearray, start: int, largest: int) -> int:
     """Return where a message ends that begins there; 0 if it has not come whole."""
     first = start + _LENGTH.size
     end = first + _length(data, start, largest) if len(data) >= first else 0

@@ -89,7 +89,7 @@ class RemoteConnection:
         try:
             codec.watch(writer.get_extra_info("socket"))
             codec.write(writer, hello)
-            welcome = check_welcome(address, purpose, await reader.message())
+            welcome = check_welcome(address, purpose, await reader.receive())
         except BaseException:
             writer.transport.abort()
             raise
@@ -160,7 +160,7 @@ class RemoteConnection:
 
         self._reader.take = take
         try:
-            while take(await self._reader.message()):
+            while take(await self._reader.receive()):
                 pass
         except Exception as error:  # noqa: BLE001  # whoever waits for an answer is to hear it
             self._writer.transport.abort()

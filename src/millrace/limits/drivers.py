@@ -81,7 +81,7 @@ class Driver(OrderedSession):
             more = {"driver": self._name} if call.method == "register" else {}
             answer.result = msgspec.json.encode(getattr(self._coordinator, call.method)(*given, **more))
         except Exception as error:  # noqa: BLE001  # the caller's
-            answer.error = failure_of(error)
+            answer.error = describe_failure(error)
         self._say(client, answer)
 
     def _broke(self, error: Exception) -> None:
@@ -95,7 +95,7 @@ def encode_call(number: int, method: str, arguments: tuple[Any, ...]) -> MethodC
     return MethodCall(number, method, json.dumps(told).encode())
 
 
-def failure_of(error: Exception) -> tuple[str, str]:
+def describe_failure(error: Exception) -> tuple[str, str]:
     """Return what a call has raised as it is sent."""
     return type(error).__name__, encodable(str(error))
 

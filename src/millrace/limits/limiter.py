@@ -17,13 +17,13 @@ from typing import NamedTuple
 from millrace.limits.budget import Spending
 from millrace.limits.clock import Clock
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+FIRST_PROBE_PAUSE, LONGEST_PROBE_PAUSE = 1.0, 30.0
 """Seconds before a probe: doubling, from the first to the longest."""
 
 MOST_PROBES = 8
 """Probes in a row that fail before the source is given up; two minutes, and the time that they take."""
 
-Key = tuple[int, int]
+CallKey = tuple[int, int]
 """A request, or its call: the owner, and the owner's ticket."""
 
 
@@ -41,7 +41,7 @@ class TokenRate:
         self._seconds_a_token = 60.0 / per_minute
         self._total = 0
         self._calls = 0
-        self._reserved: dict[Key, float] = {}
+        self._reserved: dict[CallKey, float] = {}
         self.next = float("-inf")
 
     @property
@@ -49,12 +49,12 @@ class TokenRate:
         """Whether some call has told what it took; until then they go one by one."""
         return self._calls > 0
 
-    def begin(self, call: Key, start: float) -> None:
+    def begin(self, call: CallKey, start: float) -> None:
         """Count a call that starts at a time."""
         reserved = self._reserved[call] = self._total / self._calls if self._calls else 0.0
         self.next = max(start, self.next) + reserved * self._seconds_a_token
 
-    def end(self, call: Key, tokens: int | None, now: float) -> None:
+    def end(self, call: CallKey, tokens: int | None, now: float) -> None:
         """Count what a call took that is over; one that does not tell took what it was taken for."""
         reserved = self._reserved.pop(call, 0.0)
         if tokens is None:
@@ -86,7 +86,7 @@ class Breaker:
 
     def __init__(self, threshold: int | None = None) -> None:
         self._threshold = threshold
-        self._probe: Key | None = None
+        self._probe: CallKey | None = None
         self._probes = 0
         self.until: float | None = None
         self.failures = 0
@@ -97,7 +97,7 @@ class Breaker:
         """Whether the source is taken to be down for good."""
         return self._probes >= MOST_PROBES
 
-    def start(self, call: Key) -> None:
+    def start(self, call: CallKey) -> None:
         """Note a request that may start: while it is open, that is the probe."""
         if self.until is not None:
             self._probe = call
@@ -107,7 +107,7 @@ class Breaker:
         self.until = None
         self.failures = self._probes = 0
 
-    def fail(self, call: Key, why: str, now: float) -> None:
+    def fail(self, call: CallKey, why: str, now: float) -> None:
         """Note a request that was not answered; those that began before it opened tell nothing new."""
         self.failures += 1
         self.why = why
@@ -118,7 +118,7 @@ class Breaker:
         elif self._threshold is None or self.failures < self._threshold:
             return
         self._probe = None
-        self.until = now + min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._probes)
+        self.until = now + min(LONGEST_PROBE_PAUSE, FIRST_PROBE_PAUSE * 2**self._probes)
 
     def describe(self) -> str:
         """Return what is wrong, for people."""
@@ -169,8 +169,8 @@ class Limiter:
         self._spacing = 0.0 if per_second is None else 1.0 / per_second
         self._ahead = ahead
         self._next_start = float("-inf")
-        self._waiting: OrderedDict[Key, None] = OrderedDict()
-        self._out: set[Key] = set()
+        self._waiting: OrderedDict[CallKey, None] = OrderedDict()
+        self._out: set[CallKey] = set()
 
     @property
     def _bound(self) -> float:
@@ -182,7 +182,7 @@ class Limiter:
     def _next(self) -> float:
         return self._next_start if self._tokens is None else max(self._next_start, self._tokens.next)
 
-    def _first(self, now: float) -> tuple[Key | None, float]:
+    def _first(self, now: float) -> tuple[CallKey | None, float]:
         """Return the first request of those that may start soonest, and when; None where none may."""
         first, due = None, float("inf")
         soonest = max(self._next, now)
@@ -246,7 +246,7 @@ class Limiter:
         key, due = self._first(self._clock.now())
         return None if key is None else due - self._ahead
 
-    def refused(self) -> list[Key]:
+    def refused(self) -> list[CallKey]:
         """Take out and return the requests that the budget will never have a permit for."""
         if self._spending is None or not self._spending.is_over:
             return []

@@ -37,7 +37,7 @@ from millrace.limits.budget import Spent
 from millrace.limits.clock import Clock, WallClock
 from millrace.limits.connection import CONNECT_SECONDS
 from millrace.limits.coordinator import Coordinator
-from millrace.limits.drivers import DRIVERS, SECRET, decode_result, encode_call, failure_of
+from millrace.limits.drivers import DRIVERS, SECRET, decode_result, describe_failure, encode_call
 from millrace.limits.event_loop import END_SECONDS, end_within
 from millrace.limits.messages import JoinDriver, Lost, MethodResult
 from millrace.limits.progress import FailedKey, LookupProgress
@@ -433,7 +433,7 @@ def serve() -> None:
         coordinator = Coordinator(*json.loads(sys.stdin.buffer.readline()))
         answer.result = msgspec.json.encode(coordinator.address)
     except Exception as error:  # noqa: BLE001  # the planning process's
-        answer.error = failure_of(error)
+        answer.error = describe_failure(error)
     with suppress(OSError), os.fdopen(output, "wb") as said:
         said.write(_LISTENS + msgspec.json.encode(answer) + b"\n")
     if coordinator is not None:

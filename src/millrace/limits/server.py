@@ -199,7 +199,7 @@ class Server(Shared):
             codec.watch(writer.get_extra_info("socket"))
             try:
                 async with asyncio.timeout(_HELLO_SECONDS):
-                    hello = await reader.message(_LARGEST_HELLO)
+                    hello = await reader.receive(_LARGEST_HELLO)
             except ValueError as error:
                 await self._refuse(writer, error)
                 return
@@ -258,7 +258,7 @@ class Server(Shared):
                     await writer.drain()
             await session.ready(client)
             try:
-                message = await reader.message()
+                message = await reader.receive()
             except ValueError as error:
                 end(_UNHEARD.format(self.purpose, error))
                 return

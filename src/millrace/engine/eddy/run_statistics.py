@@ -230,6 +230,7 @@ class Trace:
             self._favour(signature, favourite)
 
     def _favour(self, signature: Signature, favourite: Operator) -> None:
+        """Note another favourite, and why, where orders pass: what was known when it changed there last."""
         before, self._favourites[signature] = self._favourites.get(signature), favourite
         sources = [source for source in self._sources.values() if signature in source.passed]
         if not sources:

@@ -212,7 +212,7 @@ class RelationStore:
         seen, most = self._widest.get(column, (0, 0))
         for start, chunk in zip(self._starts, self._chunks, strict=True):
             if start + chunk.num_rows > seen:
-                most = max(most, _largest(chunk.column(column).slice(max(0, seen - start))))
+                most = max(most, _measure_largest(chunk.column(column).slice(max(0, seen - start))))
         self._widest[column] = self.rows, most
         return most
 
@@ -332,7 +332,7 @@ def is_run(rows: Array) -> bool:
     return bool((rows[1:] - rows[:-1] == 1).all())
 
 
-def _largest(column: pa.Array) -> int:
+def _measure_largest(column: pa.Array) -> int:
     """Return the bytes of a column's largest value."""
     if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
         return pc.max(pc.binary_length(column)).as_py() or 0
