@@ -122,7 +122,7 @@ def test_edges_separate_what_lies_on_their_two_sides(spec: JoinSpec, data: st.Da
     for span in range(1, graph.everything + 1):
         within = {e.ends for e in tree.edges if span >> e.ends[0] & 1 and span >> e.ends[1] & 1}
         inside = [g for g in components(graph.relations, within) if span >> g[0] & 1]
-        assert tree.connected(span) == (len(inside) == 1)
+        assert tree.is_connected(span) == (len(inside) == 1)
         crossing = [e for e in tree.edges if (span >> e.ends[0] & 1) != (span >> e.ends[1] & 1)]
         assert sorted(tree.border(span)) == sorted(e.number for e in crossing)
         if len(inside) != 1:

@@ -44,7 +44,7 @@ def plan(pipe: Connection, cache: Path) -> None:
     """Be a planning process, with a job that has a cache, until nobody is at the other end of a pipe."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    coordinator = CoordinatorProcess.started()
+    coordinator = CoordinatorProcess.get_or_start()
     coordinator.register("run", [Registration("prices", cache=cache, fingerprint="f" * 32)])
     pipe.send((coordinator.pid, coordinator.address_of("run")))
     with suppress(EOFError):
@@ -90,12 +90,12 @@ def test_it_serves_and_passes_errors_on(coordinator, tmp_path):
 
 def test_a_process_that_dies_is_an_error_and_is_replaced():
     """Calls say that it has ended; the next query starts another one."""
-    first = CoordinatorProcess.started("127.0.0.3")
-    assert CoordinatorProcess.started("127.0.0.3") is first
+    first = CoordinatorProcess.get_or_start("127.0.0.3")
+    assert CoordinatorProcess.get_or_start("127.0.0.3") is first
     os.kill(first.pid, signal.SIGKILL)
     with pytest.raises(ExecutionError, match=r"has ended \(exit code -9\)"):
         first.progress("run")
-    second = CoordinatorProcess.started("127.0.0.3")
+    second = CoordinatorProcess.get_or_start("127.0.0.3")
     assert second is not first and second.progress("run") == []
     second.close()
     assert not psutil.pid_exists(second.pid)
@@ -331,7 +331,7 @@ def test_a_network_that_swallows_all_holds_up_nobody_twice(join, monkeypatch):
 
     monkeypatch.setattr("millrace.limits.process.dial", swallow)
     with ThreadPoolExecutor(1) as pool:
-        started = pool.submit(JoinedCoordinator.started, "127.0.0.1", 1)
+        started = pool.submit(JoinedCoordinator.get_or_start, "127.0.0.1", 1)
         assert entered.wait(PATIENCE)
         (dialling,) = [each for each in JoinedCoordinator.all() if each.address.port == 1]
         gate.set()
@@ -348,7 +348,7 @@ def test_a_network_that_swallows_all_holds_up_nobody_twice(join, monkeypatch):
 
 async def test_what_an_action_wants_no_more_is_not_asked(elsewhere):
     """Times are those of the planning process, whatever the clock of the other machine says."""
-    joined = await asyncio.to_thread(JoinedCoordinator.started, "127.0.0.1", elsewhere.address.port)
+    joined = await asyncio.to_thread(JoinedCoordinator.get_or_start, "127.0.0.1", elsewhere.address.port)
     joined._ahead -= 1000.0
     await asyncio.to_thread(joined.register, "run", [Registration("prices", 3)])
     client = await Client.connect(joined.address_of("run"), "run/0/0")
@@ -365,7 +365,7 @@ async def test_what_an_action_wants_no_more_is_not_asked(elsewhere):
 def test_who_has_not_the_secret_does_not_get_in(elsewhere, monkeypatch):
     """Neither with another one, nor with what tasks have; a short one could be guessed."""
     place = "127.0.0.1", elsewhere.address.port
-    joined = JoinedCoordinator.started(*place)
+    joined = JoinedCoordinator.get_or_start(*place)
     joined.register("run", [Registration("prices", secrets={"KEY": "hush"})])
     address = joined.address_of("run")
     for token in (address.token, ""):
@@ -381,24 +381,24 @@ def test_who_has_not_the_secret_does_not_get_in(elsewhere, monkeypatch):
     for secret, why in (("t" * 40, "has another secret"), ("short", "expected 32 or more"), ("", "set MILL")):
         monkeypatch.setenv(SECRET, secret)
         with pytest.raises(InputError, match=why):
-            JoinedCoordinator.started(*place)
+            JoinedCoordinator.get_or_start(*place)
     monkeypatch.setenv(SECRET, OURS)
-    JoinedCoordinator.started(*place).close()
+    JoinedCoordinator.get_or_start(*place).close()
 
 
 def test_a_coordinator_elsewhere_that_is_started_again_is_joined_again(elsewhere, monkeypatch):
     """Whoever asks meanwhile hears that it is gone; then tasks find their run, though nobody asks."""
     monkeypatch.setattr(JoinedCoordinator, "look_seconds", 0.01)
     place = "127.0.0.1", elsewhere.address.port
-    joined = JoinedCoordinator.started(*place)
+    joined = JoinedCoordinator.get_or_start(*place)
     joined.register("run", [Registration("prices")])
     elsewhere.close()
-    for ask in (lambda: joined.progress("run"), lambda: JoinedCoordinator.started(*place)):
+    for ask in (lambda: joined.progress("run"), lambda: JoinedCoordinator.get_or_start(*place)):
         with pytest.raises(ExecutionError, match=r"127\.0\.0\.1:\d+ is not reached .*does `millrace coord"):
             ask()
     again = Coordinator("127.0.0.1", place[1], secret=OURS)
     wait_for(lambda: again.progress("run"))
     assert run(settled(joined.address_of("run"), KEYS)) == KEYS
-    assert JoinedCoordinator.started(*place) is joined
+    assert JoinedCoordinator.get_or_start(*place) is joined
     joined.close()
     again.close()

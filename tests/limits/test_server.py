@@ -114,10 +114,10 @@ def test_a_token_opens_one_run_alone(coordinator):
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_one_coordinator_serves_a_process():
     """It is started once a host, and anew in a forked child; an address pickles and hides its token."""
-    served = Coordinator.started()
+    served = Coordinator.get_or_start()
     address = served.address
-    assert Coordinator.started().address is address
-    assert Coordinator.started("127.0.0.2").address.port != address.port
+    assert Coordinator.get_or_start().address is address
+    assert Coordinator.get_or_start("127.0.0.2").address.port != address.port
     assert pickle.loads(pickle.dumps(address)) == address
     assert address.token not in repr(address)
     a_turn_of(served)
@@ -125,7 +125,7 @@ def test_one_coordinator_serves_a_process():
     if child == 0:
         code = 1
         try:
-            served = Coordinator.started()
+            served = Coordinator.get_or_start()
             own = served.address
             a_turn_of(served)
             code = 0 if own.port != address.port and own.token != address.token else 2

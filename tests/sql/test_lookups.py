@@ -182,7 +182,7 @@ def test_queries_leave_nothing_behind(spark, given, monkeypatch):
     for number in range(101):
         planned = query(f"{text} where o.id <> {number}", spark=spark, tables=given)
         runs += planned.runs
-        coordinator = CoordinatorProcess.started()
+        coordinator = CoordinatorProcess.get_or_start()
         if number % 25 == 0:
             child = psutil.Process(coordinator.pid)
             files = len(list(Path("/proc/self/fd").iterdir())) + child.num_fds()

@@ -141,7 +141,7 @@ class Live(AbstractContextManager["Live"]):
         query = self._board.begun(name, sorted(carried.runs)) if self._is_current() else None
         if query is None:
             return None
-        return lambda error: self._board.ended(query, None if isinstance(error, GeneratorExit) else error)
+        return lambda error: self._board.end(query, None if isinstance(error, GeneratorExit) else error)
 
     def _parts(self, arguments: Mapping[str, str]) -> str:
         """Return what is drawn, but for the parts that the page has already."""

@@ -40,7 +40,7 @@ from millrace.spark.block import Block, LookupInput
 from millrace.spark.execute import execute
 from millrace.spark.predicates import Applied, Predicate, check_arity
 from millrace.spark.values import spark_values
-from millrace.sql.blocks.conditions import as_equality, connected
+from millrace.sql.blocks.conditions import as_equality, group_connected
 from millrace.sql.syntax.parse import function_of, parse, unwrap, where_conjuncts
 
 if TYPE_CHECKING:
@@ -353,7 +353,7 @@ def _binding(block: Block, alias: str, spec: IndexSpec) -> tuple[RelationSpec, l
     join = block.join
     mine = [key for left in join.outer if left.relation == alias for key in left.keys]
     keys = [edge for key in mine if (edge := as_equality(key)) is not None]
-    groups = connected(edge.ends for edge in (*join.equalities, *keys))
+    groups = group_connected(edge.ends for edge in (*join.equalities, *keys))
     equal = [next((g for g in groups if ColumnRef(alias, column) in g), []) for column in spec.columns]
     for relation in join.sources:
         columns = [

@@ -153,7 +153,7 @@ class RemoteConnection:
 
         def take(message: Message) -> bool:
             if isinstance(message, Lost):
-                lose(ended(message))
+                lose(explain_end(message))
             elif not isinstance(message, Bye):
                 receive(message)
             return not isinstance(message, Bye)
@@ -178,7 +178,7 @@ class LocalConnection:
     def listen(self, receive: Receive, lose: Lose) -> None:
         def deliver(message: Message) -> None:
             if isinstance(message, Lost):
-                lose(ended(message))
+                lose(explain_end(message))
             else:
                 receive(message)
 
@@ -203,7 +203,7 @@ Connection = RemoteConnection | LocalConnection
 """A client's connection to its session."""
 
 
-def ended(message: Lost) -> ExecutionError:
+def explain_end(message: Lost) -> ExecutionError:
     """Return the error with why a session has ended: nothing is to be had there any more."""
     return (BudgetError if message.spent else ExecutionError)(message.why)
 

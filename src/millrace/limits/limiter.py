@@ -246,7 +246,7 @@ class Limiter:
         key, due = self._first(self._clock.now())
         return None if key is None else due - self._ahead
 
-    def refused(self) -> list[CallKey]:
+    def take_refused(self) -> list[CallKey]:
         """Take out and return the requests that the budget will never have a permit for."""
         if self._spending is None or not self._spending.is_over:
             return []

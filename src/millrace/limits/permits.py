@@ -134,7 +134,7 @@ class Permits:
         for grant in self._limiter.grants():
             wait = max(0.0, grant.start - self._clock.now())
             self._deliver[grant.owner](Granted(grant.ticket, wait))
-        for owner, ticket in self._limiter.refused():
+        for owner, ticket in self._limiter.take_refused():
             self._deliver[owner](BudgetSpent(ticket, str(self.spending)))
         due = self._limiter.due()
         if due is not None:

@@ -393,14 +393,14 @@ class JoinedCoordinator(RemoteCoordinator):
         super().__init__(clock)
 
     @classmethod
-    def started(cls, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> Self:
-        """Return this process's, connected; see :meth:`Shared.started`.
+    def get_or_start(cls, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> Self:
+        """Return this process's, connected; see :meth:`Shared.get_or_start`.
 
         Raises:
             ExecutionError: It is not reached.
             InputError: There is no secret in the environment, or it is not the one of the coordinator.
         """
-        found = super().started(host, port, bind)
+        found = super().get_or_start(host, port, bind)
         try:
             found.spent("")  # of no run: only to see whether it is there; others need not wait for that
         except InputError:

@@ -46,7 +46,7 @@ class Shared(ABC):
         """Start it."""
 
     @classmethod
-    def started(cls, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> Self:
+    def get_or_start(cls, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> Self:
         """Return this process's one for a host, starting it if need be.
 
         A forked child gets one of its own: neither threads nor children are its.

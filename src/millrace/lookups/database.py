@@ -72,9 +72,9 @@ class DatabaseSource:
         check_schema(schema, columns)
         check_columns(self.names, schema, "columns")
         require("lookups", self.describe(), "sqlalchemy")
-        from millrace.lookups.database_session import inspected
+        from millrace.lookups.database_session import inspect_columns
 
-        has = inspected(self, secrets)
+        has = inspect_columns(self, secrets)
         for column in schema.names:
             name = self.names.get(column, column)
             if name not in has:

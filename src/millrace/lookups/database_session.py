@@ -89,7 +89,7 @@ class DatabaseSession:
     ) -> None:
         self._source = source
         self._columns = columns
-        self._connect = partial(connected, source, secrets)
+        self._connect = partial(make_engine, source, secrets)
         # Without a transaction there is nothing to begin and to end: one round trip a statement.
         self._engine, self._secrets = self._connect(
             isolation_level="AUTOCOMMIT",
@@ -208,7 +208,7 @@ class DatabaseSession:
         except Refused:
             raise
         except Exception as error:  # noqa: BLE001  # drivers raise what they like
-            raise refused(error, self._source, self._secrets) from None
+            raise explain_refusal(error, self._source, self._secrets) from None
 
 
 class _Connections:
@@ -390,7 +390,7 @@ def filled_url(source: DatabaseSource, secrets: Secrets) -> tuple[URL, Secrets]:
     return filled, secrets
 
 
-def connected(source: DatabaseSource, secrets: Secrets, **how: Any) -> tuple[sa.Engine, Secrets]:
+def make_engine(source: DatabaseSource, secrets: Secrets, **how: Any) -> tuple[sa.Engine, Secrets]:
     """Return an engine, which connects when it is used, and the secrets to scrub its errors with.
 
     ``how`` is given to SQLAlchemy.
@@ -460,14 +460,14 @@ def _check_file(name: str | None, source: DatabaseSource, secrets: Secrets) -> N
         raise InputError(f"{source.describe()}: there is no file {secrets.scrub(name)!r}")
 
 
-def inspected(source: DatabaseSource, secrets: Secrets) -> list[str]:
+def inspect_columns(source: DatabaseSource, secrets: Secrets) -> list[str]:
     """Connect and return the names of the table's columns.
 
     Raises:
         InputError: The database cannot be reached or does not let us in, or there is no such table.
         SetupError: The driver is not installed.
     """
-    engine, secrets = connected(source, secrets, poolclass=NullPool)
+    engine, secrets = make_engine(source, secrets, poolclass=NullPool)
     try:
         return within(CHECK_SECONDS, lambda: _columns(engine, source))
     except TimeoutError:
@@ -498,7 +498,7 @@ def said(error: Exception) -> str:
     return f"{type(driver).__name__}: {driver}"
 
 
-def refused(error: Exception, source: DatabaseSource, secrets: Secrets) -> Refused:
+def explain_refusal(error: Exception, source: DatabaseSource, secrets: Secrets) -> Refused:
     """Return what an error of a statement means: whether it may pass, and what to tell."""
     driver = getattr(error, "orig", None) or error
     again = isinstance(error, exc.OperationalError | exc.InterfaceError | exc.TimeoutError | OSError)

@@ -33,7 +33,7 @@ def estimate_of(spec: IndexSpec, keys: pa.RecordBatch, least: int, most: int) ->
     session = LookupSession(spec.registration(secrets))
     rows = 0
 
-    async def connected() -> Client:
+    async def connect() -> Client:
         return Client.local(session)
 
     def keep(found: pa.RecordBatch) -> pa.RecordBatch:
@@ -42,7 +42,7 @@ def estimate_of(spec: IndexSpec, keys: pa.RecordBatch, least: int, most: int) ->
         return found
 
     loop, woken = Loop(), threading.Event()
-    index = LookupIndex(replace(spec, on_error="skip"), keep, loop, connected, WallClock())
+    index = LookupIndex(replace(spec, on_error="skip"), keep, loop, connect, WallClock())
     index.wake_by(woken)
     try:
         index.submit(keys)

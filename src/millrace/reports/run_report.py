@@ -188,8 +188,9 @@ class RunReport:
             raw = json.loads(text)
             if raw["schema"] != SCHEMA:
                 raise InputError(f"the report has schema {raw['schema']!r}: expected {SCHEMA}")
-            cells = {name: block["cells"] for name, block in raw["blocks"].items()}
-            return read(cls, {**raw, "blocks": cells, "planned": raw["planned"], "lookups": raw["lookups"]})
+            blocks = {name: block["cells"] for name, block in raw["blocks"].items()}
+            own = {name: raw[name] for name in ("planned", "lookups")}  # every report has them
+            return read(cls, {**raw, **own, "blocks": blocks})
         except (ValueError, TypeError, KeyError) as error:
             if isinstance(error, InputError):
                 raise

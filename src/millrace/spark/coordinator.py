@@ -149,13 +149,13 @@ def coordinator_of(spark: SparkSession, options: Options) -> RemoteCoordinator |
     place, joined, host = options.coordinator, None, ""
     try:
         if place is not None:
-            joined = JoinedCoordinator.started(*parse_place(place))
+            joined = JoinedCoordinator.get_or_start(*parse_place(place))
         else:
             host = host_of(spark, options)
     except (ExecutionError, OptionError) as error:
         why = str(error)
     else:
-        coordinator: RemoteCoordinator = joined or CoordinatorProcess.started(
+        coordinator: RemoteCoordinator = joined or CoordinatorProcess.get_or_start(
             host, options.limits_port, options.limits_bind
         )
         why = _why_unreached(spark, coordinator)

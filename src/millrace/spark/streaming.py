@@ -134,7 +134,7 @@ def driver_server(spark: SparkSession, options: Options) -> DriverServer:
     from millrace.spark.results import DriverServer
 
     port = options.limits_port + 1 if options.limits_port else 0  # the coordinator has the first
-    return DriverServer.started(host_of(spark, options), port, options.limits_bind)
+    return DriverServer.get_or_start(host_of(spark, options), port, options.limits_bind)
 
 
 def stream_of(

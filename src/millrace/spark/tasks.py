@@ -362,7 +362,7 @@ class Reducer:
                     if matching.size:
                         stem.build(matching, None)
                 stem.complete = True
-                self._transfers.ended(number)
+                self._transfers.learn(number)
                 self._near |= sum(1 << other for other in graph.neighbours(1 << number))
 
     def reduce(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -92,7 +92,7 @@ def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Op
     Takes and raises what :func:`deal` and, with lookup tables, :func:`millrace.spark.execute.execute` do.
     """
     lookups = {alias for alias, given in block.inputs.items() if isinstance(given, LookupInput)}
-    below, above = divided(block.join, times.columns, lookups) if lookups else (block.join, None)
+    below, above = divide(block.join, times.columns, lookups) if lookups else (block.join, None)
     lower = block if above is None else replace(block, join=below, result=None)
     dealt = deal(spark, lower, times, options)
     task = dealt.task
@@ -108,7 +108,7 @@ def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Op
     return replace(upper, name=task.name, plan=f"{plan}\n{upper.plan}", reports=None)
 
 
-def divided(join: JoinSpec, streams: Iterable[str], lookups: Collection[str]) -> tuple[JoinSpec, JoinSpec]:
+def divide(join: JoinSpec, streams: Iterable[str], lookups: Collection[str]) -> tuple[JoinSpec, JoinSpec]:
     """Return the part of a join that needs no lookup, and the part above it.
 
     The first joins the streams and the tables that they are tied to. The second joins the rest with its

@@ -99,7 +99,7 @@ class Invariants:
         known = self._results.get(span)
         if known is not None and known[0] == arrived:
             return known[1]
-        last = next(r for r in members(span) if span == 1 << r or self._tree.connected(span & ~(1 << r)))
+        last = next(r for r in members(span) if span == 1 << r or self._tree.is_connected(span & ~(1 << r)))
         rest = span & ~(1 << last)
         found = [
             merge(one, rest, row, last)
@@ -194,7 +194,7 @@ class Invariants:
         assert not span & self._tree.beyond(segment.edge, 1 << segment.owner), (
             f"{where} reach across its join"
         )
-        assert self._tree.connected(span), f"{where} are not connected by the tree"
+        assert self._tree.is_connected(span), f"{where} are not connected by the tree"
         for one in segment.tuples:
             if (span, one) in self._proper:
                 continue
@@ -210,7 +210,7 @@ class Invariants:
     def _check_presence(self, stored: list[Stored]) -> None:
         """Invariant A."""
         everything = (1 << len(self._spec.relations)) - 1
-        for span in filter(self._tree.connected, range(1, everything)):
+        for span in filter(self._tree.is_connected, range(1, everything)):
             at = {(edge, self._tree.near(edge, span)) for edge in self._tree.border(span)}
             if not all(self._open(*each) for each in at):
                 continue

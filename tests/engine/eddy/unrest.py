@@ -186,6 +186,6 @@ def parts(tree: JoinTree, span: int) -> Iterator[int]:
     """Yield the smaller spans within a span that the tree holds together."""
     part = (span - 1) & span
     while part:
-        if tree.connected(part):
+        if tree.is_connected(part):
             yield part
         part = (part - 1) & span

@@ -97,7 +97,7 @@ def test_a_query_is_shown_while_it_runs_and_after(clock):
     tell(board, "cell 0", 1200, over=True)
     ended["cell 1"] = packed(300)  # too short to have told anything
     clock.advance(2.0)
-    board.ended(query)
+    board.end(query)
     clock.advance(60.0)
     (view,) = board.queries()
     assert (view.state, view.rows_in, view.tasks, view.over) == ("done", 1500, 2, 2)
@@ -128,7 +128,7 @@ def test_what_a_cancelled_action_leaves_is_no_query(board, clock):
     query = board.begun("collect", ["run"])
     tell(board, "cell 0", 5)
     tell(board, "cell 1", 5)
-    board.ended(query, KeyboardInterrupt())
+    board.end(query, KeyboardInterrupt())
     tell(board, "cell 0", 7)
     assert [(each.state, each.rows_in) for each in board.queries()] == [("failed", 10)]
     board.left("run", "cell 0")
@@ -189,7 +189,7 @@ def test_memory_is_bounded(clock):
     assert (view.tasks, view.rows_in, view.rows_out) == (count, 10 * count + 5, 5 * count + 2)
 
     for _ in range(2 * MOST_QUERIES):
-        board.ended(board.begun("count", ["run"]))
+        board.end(board.begun("count", ["run"]))
     views = board.queries()
     assert len(views) == MOST_QUERIES
     assert [each.number for each in views if each.state == "running"] == [1]  # the oldest, which still runs
@@ -313,7 +313,7 @@ def test_a_failed_query_stays(page, board, clock):
     tell(board, "mask 0", 10)
     board.begun("collect", ["run"])
     clock.advance(1.0)
-    board.ended(failed, ValueError("\n  <b>no</b> answer\nat all"))
+    board.end(failed, ValueError("\n  <b>no</b> answer\nat all"))
     found = httpx.get(page.url + "parts.json").json()
     assert found["said"] == "1 running, 1 failed"
     (running, part) = found["parts"]
@@ -323,7 +323,7 @@ def test_a_failed_query_stays(page, board, clock):
     (running, over) = page.figures()["queries"]
     assert (running["error"], over["error"]) == ("", "ValueError: <b>no</b> answer")
     assert (over["rows_in"], running["tasks_planned"], over["tasks_planned"]) == (10, None, None)
-    board.ended(board.begun("count", ["run"]), RuntimeError("x" * 10_000))
+    board.end(board.begun("count", ["run"]), RuntimeError("x" * 10_000))
     assert max(len(each["error"]) for each in page.figures()["queries"]) == 400
 
 

@@ -125,7 +125,7 @@ def test_the_live_page(browser):
     clock = VirtualClock()
     board = Board(clock)
     board.known("SELECT <b>1</b>", {"run": "join"}, RunReport)
-    board.ended(board.begun("collect", ["run"]), ExecutionError("the service is gone\nand more"))
+    board.end(board.begun("collect", ["run"]), ExecutionError("the service is gone\nand more"))
     board.begun("count", ["run"])
     with Live(board=board) as live:
         for scheme in ("light", "dark"):

@@ -144,7 +144,7 @@ class EddyDataflow:
             if batch is None:
                 self.stems[relation].complete = True
                 if self._admission.transfers is not None:
-                    self._admission.transfers.ended(relation)
+                    self._admission.transfers.learn(relation)
             if not batch:  # an EOT, of the relation or of a binding
                 self._eddy.push(self.state.on_build(relation))
                 continue

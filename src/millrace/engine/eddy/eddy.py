@@ -7,6 +7,7 @@ step, and push what comes back. A tuple that spans the query and has passed ever
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -114,7 +115,7 @@ class Buffer:
         self._new: list[TupleBatch] = []
         self._flying: list[Work] = []
         # By the number of operators that they have visited.
-        self._waiting: dict[int, dict[Hashable, _Crumbs]] = {}
+        self._waiting = defaultdict[int, defaultdict[Hashable, _Crumbs]](lambda: defaultdict(_Crumbs))
 
     def push(self, batches: Iterable[TupleBatch]) -> None:
         """Add batches; empty ones are dropped."""
@@ -138,7 +139,7 @@ class Buffer:
         stores = frozenset(map(id, batch.stores.values()))
         key = batch.signature, stores, frozenset(batch.rows), batch.stamps is None
         visited = batch.signature.span.bit_count() + batch.signature.done.bit_count()
-        crumbs = self._waiting.setdefault(visited, {}).setdefault(key, _Crumbs())
+        crumbs = self._waiting[visited][key]
         crumbs.batches.append(batch)
         crumbs.size += batch.size
         if crumbs.size >= self._small:

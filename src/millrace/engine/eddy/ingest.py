@@ -139,11 +139,11 @@ class Transfers:
                     for other in others
                 ]
 
-    def ended(self, relation: int) -> None:
+    def learn(self, relation: int) -> None:
         """Learn from a relation of which all tuples have come; an index alone told what it was asked for."""
         stem = self._stems[relation]
         if stem.scanned and stem.rows:
-            self._ranges.ended(self._graph, relation, self._aliases, stem.store.ends)
+            self._ranges.learn(self._graph, relation, self._aliases, stem.store.ends)
 
     def reduce(self, relation: int, batch: TupleBatch) -> TupleBatch:
         """Return those of a relation's base tuples that may have matches in all relations that are complete.
@@ -203,7 +203,7 @@ class KeyRanges:
             self._groups[alias] = seen + 1, read + kept
         return kept
 
-    def ended(
+    def learn(
         self,
         graph: QueryGraph,
         relation: int,

@@ -200,7 +200,8 @@ class PreferringBuffer(Buffer):
     def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
         """Put batches in order again, for other tuples are wanted first now; unfinished work stays."""
         works = sorted(self.works(), key=lambda work: -_grade(work))
-        self._new, self._flying, self._waiting = [], _ByGrade(), {}
+        self._new, self._flying = [], _ByGrade()
+        self._waiting.clear()
         for work in works:
             if isinstance(work, TupleBatch):
                 self.push(graded(work))

@@ -82,7 +82,7 @@ class JoinTree:
         """Return the part of a span that the tree holds together with one of its relations."""
         return _connect(_singles(self.relations), self._inside(span))[start]
 
-    def connected(self, span: int) -> bool:
+    def is_connected(self, span: int) -> bool:
         """Whether the tree holds a span together."""
         return len(self._inside(span)) == span.bit_count() - 1
 

@@ -63,7 +63,7 @@ class Sources:
     A relation that has the same tuples as another (a self-join) has no source of its own: the first of them
     to be read leaves the tuples in a file for the others, which join them as tuples of their own: ``shared``
     has the one that each of these shares a source with. ``ended`` is told of each relation that has been read
-    to its end, so that less is read of others (:meth:`millrace.engine.eddy.ingest.KeyRanges.ended`).
+    to its end, so that less is read of others (:meth:`millrace.engine.eddy.ingest.KeyRanges.learn`).
     """
 
     def __init__(

@@ -89,7 +89,7 @@ class SpillingEddy:
         if options.memory_budget is None:
             raise OptionError("option memory_budget is None: spilling needs a number of bytes to stay below")
         learns = ranges is not None and options.transfer and not options.online
-        self._ended = partial(ranges.ended, QueryGraph.of(spec)) if ranges and learns else None
+        self._ended = partial(ranges.learn, QueryGraph.of(spec)) if ranges and learns else None
         shared = {i: spec.aliases.index(r.same_as) for i, r in enumerate(spec.relations) if r.same_as}
         spec = replace(spec, relations=tuple(replace(r, same_as=None) for r in spec.relations))
         self._spec, self._options = spec, options

@@ -179,7 +179,7 @@ class Stairs:
         """
         stair = self._stair(edge, owner, signature, positions)
         whole = signature.span
-        if span & ~whole or span == whole or not span >> owner & 1 or not self.tree.connected(span):
+        if span & ~whole or span == whole or not span >> owner & 1 or not self.tree.is_connected(span):
             raise StateError(
                 f"cannot demote tuples of {self._named(whole)} in {stair.name} to {self._named(span)}: "
                 f"expected a smaller connected part of them that keeps {self._spec.aliases[owner]!r}"

@@ -105,7 +105,7 @@ class _Askers:
             yield from (*self.held, *more)
             self._hold([])
             return
-        found = [numbers for bound in self._bound for numbers in bound.ended()]
+        found = [numbers for bound in self._bound for numbers in bound.find_ended()]
         if found:
             yield from self._taken(np.unique(np.concatenate(found)))
         if self._released > self.size:  # few still wait
@@ -159,7 +159,7 @@ class _ByBinding:
         self._index.insert(codes)
         self._numbers.append(np.arange(first, first + len(codes)))
 
-    def ended(self) -> Iterator[Array]:
+    def find_ended(self) -> Iterator[Array]:
         """Yield numbers of tuples that may agree with an EOT tuple that has come since the last call."""
         if self._eots.size > self._known:
             walk = self._index.probe(self._eots.codes(self._known))

@@ -78,7 +78,7 @@ class Board:
             known = list({id(each): each for run in runs if (each := self._known.get(run))}.values())
             return self._add(action, known) if known else None
 
-    def ended(self, query: RunningQuery, error: BaseException | None = None) -> None:
+    def end(self, query: RunningQuery, error: BaseException | None = None) -> None:
         self._refresh([query])
         with self._lock:
             query.end(self._clock.now(), error)
@@ -127,13 +127,13 @@ class Board:
             now = self._clock.now()
             for query in self._queries:
                 query.look(now)
-            return [query.copied(now) for query in reversed(self._queries)]
+            return [query.copy(now) for query in reversed(self._queries)]
 
     def streams(self) -> list[RunningStream]:
         """Return copies of the streams, those that began last first."""
         with self._lock:
             now = self._clock.now()
-            return [stream.copied(now) for stream in reversed(self._streams.values())]
+            return [stream.copy(now) for stream in reversed(self._streams.values())]
 
     def _refresh(self, queries: Iterable[RunningQuery]) -> None:
         """Ask for what tasks do not tell, and read it; not under the lock, for others have to tell."""
@@ -148,7 +148,7 @@ class Board:
                 if not query.is_running:
                     continue
                 for each, read in zip(ended, figures, strict=True):
-                    query.finished(*each, read)
+                    query.finish(*each, read)
                 if found:
                     query.status = RunReport.of_parts(found)
 

@@ -119,7 +119,7 @@ class Running:
         self.error = ": ".join(filter(None, (kind, text)))[:_LONGEST]
         self._ended = now
 
-    def copied(self, now: float) -> Self:
+    def copy(self, now: float) -> Self:
         """Return what is to be shown of it."""
         made = copy(self)
         vars(made).update(_now=now)
@@ -202,7 +202,7 @@ class RunningQuery(Running):
         """Tell whether figures of a task that has ended, as Spark brought them, are still to be noted."""
         return self.is_running and self._before.get(run, {}).get(task) is not packed
 
-    def finished(self, run: str, task: str, packed: bytes, figures: CellFigures | None) -> None:
+    def finish(self, run: str, task: str, packed: bytes, figures: CellFigures | None) -> None:
         """Note these figures, which have been read."""
         self._before.setdefault(run, {})[task] = packed
         if figures is not None:
@@ -223,8 +223,8 @@ class RunningQuery(Running):
         elif self.is_running:
             self._point(now)
 
-    def copied(self, now: float) -> Self:
-        made = super().copied(now)
+    def copy(self, now: float) -> Self:
+        made = super().copy(now)
         series = {"points": self._series.points, "_latest_rate": self._series.rate()}
         vars(made).update(_tasks=self._tasks.copy(), _folded=self._folded.copy(), **series)
         return made
@@ -326,8 +326,8 @@ class RunningStream(Running):
         self.late += batch.late
         self.rows_out += batch.results
 
-    def copied(self, now: float) -> Self:
-        made = super().copied(now)
+    def copy(self, now: float) -> Self:
+        made = super().copy(now)
         vars(made).update(_batches=self._batches.copy())
         return made
 

@@ -16,7 +16,7 @@ from millrace.engine.plan.expressions import And, Column, ColumnRef, Compare, In
 from millrace.engine.plan.spec import Equality, RelationSpec
 from millrace.lookups.table import IndexSpec
 from millrace.spark.block import FrameInput, LookupInput, ParquetInput
-from millrace.sql.blocks.conditions import SplitConjuncts, connected
+from millrace.sql.blocks.conditions import SplitConjuncts, group_connected
 from millrace.sql.blocks.join_graph import JoinInput, schema_of
 from millrace.sql.context import PlanContext
 from millrace.sql.expr.types import Field
@@ -124,7 +124,7 @@ def _ties(equalities: Iterable[Equality]) -> Mapping[tuple[str, str], set[str]]:
     """Return, per relation and column, the other relations that equalities of one type tie it to."""
     pairs = [((e.left, e.type), (e.right, e.type)) for e in equalities]
     ties: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for group in connected(pairs):
+    for group in group_connected(pairs):
         for ref, _ in group:
             ties[ref.relation, ref.column] |= {other.relation for other, _ in group} - {ref.relation}
     return ties

@@ -27,7 +27,7 @@ from millrace.sql.syntax.parse import conjuncts, disjuncts, unwrap
 Item = TypeVar("Item", bound=Hashable)
 
 
-def connected(edges: Iterable[Iterable[Item]], items: Iterable[Item] = ()) -> list[list[Item]]:
+def group_connected(edges: Iterable[Iterable[Item]], items: Iterable[Item] = ()) -> list[list[Item]]:
     """Return the connected components of a graph whose edges have any number of ends.
 
     Components, and the items of each, are in the order in which ``items``, then ``edges`` first name them.
@@ -151,7 +151,7 @@ class SplitConjuncts:
             else:
                 split.residuals += [conjunct.predicate] if branches is None else branches.residuals()
             split.used.append(conjunct)
-        linked = connected(equality.relations for equality in split.equalities)
+        linked = group_connected(equality.relations for equality in split.equalities)
         for conjunct in null_safe:
             # What nothing else links would be a cross product in a block, and is none in Spark.
             if conjunct.predicate is not None and any(conjunct.reads <= {*part} for part in linked):

@@ -12,7 +12,7 @@ from millrace.errors import InputError
 from millrace.spark.block import Input
 from millrace.spark.values import SparkValues
 from millrace.sql.blocks.access import bind, constants_of, lookup_rows
-from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, as_equality, connected, pushable
+from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, as_equality, group_connected, pushable
 from millrace.sql.blocks.cost_model import why_not_worth
 from millrace.sql.blocks.derived import DerivedColumns
 from millrace.sql.blocks.event_times import (
@@ -208,8 +208,8 @@ def _groups(graph: JoinGraph) -> list[list[str]]:
     for number in others:
         for reads, foreign in map(graph.reads, graph.source.steps[number].conditions):
             above.append(reads | {number} | (foreign & others))
-    parts = connected(within, inputs)
-    complete = {frozenset(part) for part in connected([*within, *above], [*inputs, *others])}
+    parts = group_connected(within, inputs)
+    complete = {frozenset(part) for part in group_connected([*within, *above], [*inputs, *others])}
     groups = [part for part in parts if frozenset(part) not in complete]
     unlinked = [alias for part in parts if frozenset(part) in complete for alias in part]
     groups = [part for part in [*groups, sorted(unlinked, key=inputs.index)] if len(part) >= 2]
