@@ -127,6 +127,20 @@ def test_a_policy_that_breaks_a_law_is_told_which(law: str, told: str) -> None:
     check_policy(Breaking(""))
 
 
+@pytest.mark.parametrize("policy", ["greedy", "rank", "interactive"])
+def test_attached_predicates_come_first_and_are_not_explored(policy: str) -> None:
+    rows = [
+        candidate(0, measured=(1000, 1, 1e-6)),
+        candidate(1, action="select"),
+        candidate(2, action="select", overall=(5, 4, 1e-3)),
+        candidate(3, action="select", overall=(5, 1, 1e-3)),
+        candidate(4, action="select", overall=(5, 0, 1e-3)),
+    ]
+    for each in rows[1:4]:
+        each.operator.is_attached = True
+    assert chosen(policy, [rows]) == [((rows[3].operator, 1.0),)]
+
+
 @pytest.mark.parametrize("policy", ["greedy", "rank", "interactive", "a_greedy", "bounded"])
 def test_joins_that_are_known_are_explored_in_large_pieces(policy: str) -> None:
     """Pieces are coarse where joins are known, and only there, whoever decides for a policy."""

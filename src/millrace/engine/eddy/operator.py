@@ -92,6 +92,8 @@ class Operator(ABC):
     Attributes:
         kind: What it does.
         place: What the same operator of another run has too.
+        is_attached: Whether it is a predicate that costs less than a decision about it, and so comes before
+            all else (Deshpande 2004, section 2.1.4).
         done: Done bits that tuples get there; 0 where they get relations of their span.
         evaluated: Rows that a user's function was called for.
         guess: Tuples out per tuple in that are expected where nothing better tells.
@@ -99,6 +101,7 @@ class Operator(ABC):
 
     kind: ClassVar[Kind]
     guess: ClassVar[float] = 1.0
+    is_attached: ClassVar[bool] = False
     done: int = 0
     evaluated: int = 0
 

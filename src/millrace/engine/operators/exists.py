@@ -85,6 +85,8 @@ class ExistsSelection(CompiledSelection):
         relations: Those beside the join that it asks, by alias.
     """
 
+    is_attached = False
+
     def __init__(self, number: int, predicate: Predicate, context: RunContext) -> None:
         super().__init__(number, predicate, context)
         spec = context.spec

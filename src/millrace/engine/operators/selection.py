@@ -78,6 +78,8 @@ class Selection(Operator):
 class CompiledSelection(Selection):
     """A predicate that Millrace evaluates itself; unknown counts as false, and nothing is raised."""
 
+    is_attached = True
+
     def __init__(self, number: int, predicate: Predicate, context: RunContext) -> None:
         name = f"Selection({show(predicate)})"
         super().__init__(number, predicate, context, name=name, label=f"σ{number + 1}")

@@ -166,12 +166,16 @@ class LearningPolicy(Policy):
         """Return the best candidate, and the least known of the others for exploration.
 
         Candidates of which next to nothing is known get as much as the best one: decisions that
-        are made on little knowledge are kept for few tuples.
+        are made on little knowledge are kept for few tuples. Attached predicates come first and are not
+        explored: tuples that met different ones of them are batches of their own, which cost more.
         """
         candidates = modules_of(candidates)
         building = next((c for c in candidates if c.operator.kind is Kind.BUILD), None)
         if building is not None:
             return Decision.of(self._before_building(building, candidates))
+        attached = [c for c in candidates if c.operator.is_attached]
+        if attached:
+            return Decision.of(min(attached, key=lambda c: c.measured.selectivity))
         best = min(candidates, key=self.score)
         # Knowledge has a price: what is expected to multiply tuples is not tried at all.
         bearable = max(1.0, 2 * best.selectivity)
