@@ -37,11 +37,9 @@ from millrace.spark.session import default_parallelism, facts_of, own_address, t
 
 if TYPE_CHECKING:
     from millrace.limits.client import Client
-    from millrace.limits.fetcher import Connect
     from millrace.limits.process import RemoteCoordinator
     from millrace.limits.progress import FailedKey, LookupProgress
     from millrace.limits.registration import Address
-    from millrace.limits.secrets import Secrets
     from millrace.lookups.index import LookupIndex
     from millrace.lookups.scan import LookupScan
     from millrace.lookups.source import Source
@@ -441,9 +439,8 @@ class Lookups(Registered):
             alias, source = method.alias, method.source
             keep = partial(_keep, method.filters, join.relation(alias).schema)
             connect = partial(self.connect, job, number)
-            secrets = partial(_secrets, connect)
             access.setdefault(alias, []).append(
-                LookupScan(alias, source, method.schema, keep, loop, secrets, clock)
+                LookupScan(alias, source, method.schema, keep, loop, connect, clock)
                 if method.index is None
                 else LookupIndex(method.index, keep, loop, connect, clock)
             )
@@ -451,16 +448,6 @@ class Lookups(Registered):
             yield access
         finally:
             loop.close()
-
-
-async def _secrets(connect: Connect) -> Secrets:
-    from millrace.limits.secrets import Secrets
-
-    client = await connect()
-    try:
-        return Secrets(client.secrets)
-    finally:
-        await client.close()
 
 
 def _keep(filters: tuple[Predicate, ...], schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:

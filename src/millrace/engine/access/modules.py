@@ -38,6 +38,8 @@ State = Literal["open", "complete", "broken"]
 class ScanAM(Protocol):
     """Returns all tuples of a relation, in record batches of its schema.
 
+    One that may return a tuple more than once says so by an attribute ``may_repeat``.
+
     Attributes:
         name: For reports and errors.
         state: ``"complete"`` once everything has been returned (the EOT); ``"broken"`` if no more comes

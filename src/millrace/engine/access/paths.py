@@ -213,7 +213,11 @@ class AccessMethods:
                 self.sources[relation] = sources[alias]
             if scans:
                 self.scans[relation] = scans
-        counts = {r: len(scans) for r, scans in self.scans.items()} | dict.fromkeys(self.sources, 1)
+        counts = {
+            # As two scans return a tuple twice, so may one.
+            r: sum(1 + getattr(scan, "may_repeat", False) for scan in scans)
+            for r, scans in self.scans.items()
+        } | dict.fromkeys(self.sources, 1)
         self.paths = Paths.of(spec, graph, counts, self.indexes)
         self._check_windows()
         self.woken = threading.Event()

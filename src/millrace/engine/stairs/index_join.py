@@ -165,7 +165,7 @@ class IndexJoins:
             if scanned and asked >> relation & 1:
                 has = "a scan and an index"
             elif scanned and paths.sets >> relation & 1:
-                has = "several scans"
+                has = "several scans, or one that may return a row twice"
             else:
                 continue
             raise InputError(
