@@ -15,7 +15,7 @@ KEYS = 40
 
 
 class Shop(Served):
-    """Answers ``GET /{k}`` with ``[{"k": k, "v": "value {k}"}]``, 404 for keys it does not have.
+    """Answers ``GET /{k}`` with ``[{"k": k, "v": "value {k}"}]``, 404 for keys it does not have; ``/all`` has all.
 
     ``behave`` tells from a key, and how often it was asked before, what is wrong with the answer, or "ok": an
     HTTP status, "reset" or "wrong type".
@@ -23,7 +23,9 @@ class Shop(Served):
 
     def __init__(self) -> None:
         self.behave: Callable[[int, int], str] = lambda key, before: "ok"
-        self.latency = 0.0  # in seconds
+        self.latency = 0.0  # in seconds, of a key's answer
+        self.stalls = False  # nothing comes of ``/all``
+        self.scans = 0
         self.asked: Counter[int] = Counter()
         self.headers: set[str] = set()  # values of Authorization
         self.queries: set[str] = set()  # values of the parameter ``key``
@@ -36,7 +38,13 @@ class Shop(Served):
         return millrace.lookup("p", "k bigint, v string", bind=["k"], via=source, **own)
 
     def routes(self) -> list[web.AbstractRouteDef]:
-        return [web.get("/{k}", self._answer)]
+        return [web.get("/all", self._answer_all), web.get("/{k}", self._answer)]
+
+    async def _answer_all(self, _: web.Request) -> web.StreamResponse:
+        self.scans += 1
+        if self.stalls:
+            await asyncio.Event().wait()
+        return web.json_response([{"k": key, "v": f"value {key}"} for key in range(KEYS)])
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         key = int(request.match_info["k"])

@@ -70,6 +70,24 @@ def test_an_action_that_samples_first_asks_once(spark, shop) -> None:
     assert set(shop.asked.values()) == {1}
 
 
+@pytest.mark.parametrize("on", ["r.k = p.k", "r.k <= p.k AND r.k >= p.k"])
+def test_a_scan_is_read_once_a_job(spark, shop, on) -> None:
+    """Eight cells have its rows from one reading, be there an index beside it, which stalls, or none."""
+    shop.latency = 60.0
+    text = f"SELECT r.id, p.v FROM r JOIN p ON {on}"
+    query = ask(spark, shop, text, {"cells": 8}, scan=millrace.http(f"{shop.url}/all"))
+    assert found(query) == expected()
+    assert shop.scans == 1
+
+
+def test_indexes_go_on_while_the_scan_stalls(spark, shop) -> None:
+    """Nothing ever comes of the one task that reads, and no cell waits for it."""
+    shop.stalls = True
+    query = ask(spark, shop, options={"cells": 4}, scan=millrace.http(f"{shop.url}/all"))
+    assert found(query) == expected()
+    assert shop.scans and set(shop.asked.values()) == {1}
+
+
 def test_faults_that_pass_cost_a_repetition(spark, shop) -> None:
     """Three keys fail once, each in its own way: all rows are right, and only those keys were asked twice."""
     faulty = {3: "reset", 17: "503", 30: "429"}

@@ -36,6 +36,12 @@ def finder(rows, columns, places):
     return millrace.function(find, name="find")
 
 
+def lister(rows):
+    """Return a function that gives all rows."""
+    names = [column.split()[0] for column in PRICE_COLUMNS.split(", ")]
+    return millrace.function(lambda: [dict(zip(names, row, strict=True)) for row in rows], scan=True)
+
+
 def declared(spark):
     """The lookup tables by name, and an ordinary table."""
     by_sku, by_pair = (finder(PRICES, PRICE_COLUMNS, places) for places in ((0,), (0, 2)))
@@ -48,6 +54,7 @@ def declared(spark):
         "pairs": millrace.lookup("pairs", PRICE_COLUMNS, ["sku", "region"], by_pair),
         "either": millrace.lookup("either", PRICE_COLUMNS, [["sku"], ["k"]], [by_sku, by_k]),
         "scanned": millrace.lookup("scanned", PRICE_COLUMNS, ["sku"], by_sku, scan=prices.union(prices)),
+        "listed": millrace.lookup("listed", PRICE_COLUMNS, ["sku"], by_sku, scan=lister(PRICES * 2)),
         "c": plain(spark)["c"],
         "cats": millrace.lookup("cats", CAT_COLUMNS, ["k"], finder(CATS, CAT_COLUMNS, (0,))),
     }
@@ -57,7 +64,7 @@ def plain(spark):
     prices = spark.createDataFrame(PRICES, PRICE_COLUMNS).coalesce(1)
     orders = spark.createDataFrame(ORDERS, "id int, sku string, region string, n int").coalesce(1)
     cats = spark.createDataFrame(CATS, CAT_COLUMNS).coalesce(1)
-    same = {"pairs": prices, "either": prices, "scanned": prices, "c": cats}
+    same = {"pairs": prices, "either": prices, "scanned": prices, "listed": prices, "c": cats}
     return {"o": orders, "limited": orders.limit(3), "prices": prices, "cats": cats, **same}
 
 

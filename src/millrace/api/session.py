@@ -339,8 +339,8 @@ def lookup(
 
     A query gives the keys: by equalities with other relations (of inner, outer, semi and anti joins),
     by constants, or by ``IN (SELECT …)``. Each distinct key is asked once per run. With a scan, or with
-    several indexes, the table is a set: equal rows from several of them are one, and none of them may
-    return a row twice.
+    several indexes, the table is a set: equal rows from several of them are one, and no index may return a
+    row twice.
 
     Args:
         name: What plans, reports and errors call it.
@@ -350,7 +350,8 @@ def lookup(
         via: What is asked: :func:`http`, :func:`database` or :func:`function`; a list gives each index
             its own.
         scan: A path of Parquet data, a DataFrame, or a source that can return all rows; or several of
-            these, of which at most one is a path or DataFrame. It is read while the indexes are asked.
+            these, of which at most one is a path or DataFrame. It is read while the indexes are asked, a
+            source once a run.
         on_error: What becomes of a key for which asking fails, after the source's retries: ``"fail"``
             fails the query, ``"skip"`` gives it no rows, ``"null"`` one row with nulls beside the key.
         cache: A folder, or a file that ends in ``.sqlite``, in which answers outlive the run.

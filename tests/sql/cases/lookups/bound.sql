@@ -23,3 +23,9 @@ select o.id, r.price from o join either r on o.sku = r.sku and o.n = r.k
 select o.id, r.sku from o join scanned r on o.sku = r.sku where r.price > 1
 
 select o.id from o join cats c on o.n = c.k and cast(o.id as bigint) = c.k
+
+select o.id, r.price from o join listed r on o.sku = r.sku
+
+select o.id, r.price from o join listed r on o.n < r.k
+
+select price from listed
