@@ -15,7 +15,9 @@ KEYS = 40
 
 
 class Shop(Served):
-    """Answers ``GET /{k}`` with ``[{"k": k, "v": "value {k}"}]``, 404 for keys it does not have; ``/all`` has all.
+    """Answers ``GET /{k}`` with ``[{"k": k, "v": "value {k}"}]``, 404 for keys it does not have.
+
+    ``/all`` has every row.
 
     ``behave`` tells from a key, and how often it was asked before, what is wrong with the answer, or "ok": an
     HTTP status, "reset" or "wrong type".
