@@ -411,8 +411,8 @@ class Lookups(Registered):
                 secrets = Secrets.of_environment(source.secrets, f"the scan of {alias!r}")
                 registrations.append(Registration(f"scan of {alias}", secrets=secrets.values()))
                 methods.append(Access(alias, lookup.filters, None, source, schema))
-        limited = [number for number, method in enumerate(methods) if method.index is not None]
-        registered = cls.register(coordinator, run, registrations, limited, methods=tuple(methods))
+        promised = range(len(methods))
+        registered = cls.register(coordinator, run, registrations, promised, methods=tuple(methods))
         if stream:
             registered.keep()
         return registered
