@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.engine.lineage import GroupedFilter
-from millrace.engine.plan.expressions import Call, Column, ColumnRef, and_all
+from millrace.engine.plan.expressions import (
+    Call,
+    Column,
+    ColumnRef,
+    Compare,
+    InList,
+    Literal,
+    and_all,
+)
 from millrace.errors import InputError
 from millrace.predicates import PredicateSpec
 from millrace.streams.hub.query import decode, encode
@@ -50,6 +58,14 @@ def test_a_condition_that_was_written_down_is_the_same(predicate):
     text = json.dumps(encode(predicate))
     again = decode(json.loads(text))
     assert json.dumps(encode(again)) == text and type(again) is type(predicate)
+
+
+def test_an_instant_after_the_years_of_python_is_written_down():
+    """Or no list of the hub's queries could be read any more."""
+    instant, column = pa.timestamp("us", "UTC"), Column(ColumnRef("r", "t"))
+    far = 10**18
+    for condition in (Compare("<", column, Literal(far, instant), instant), InList(column, (far,), instant)):
+        assert decode(json.loads(json.dumps(encode(condition)))) == condition
 
 
 def test_a_function_cannot_be_written_down():

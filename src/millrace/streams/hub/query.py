@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any, Literal as OneOf
 
@@ -37,6 +37,7 @@ from millrace.engine.plan.expressions import (
     show,
 )
 from millrace.errors import InputError, StateError
+from millrace.limits.chunk import decoded, encoded
 
 FORMAT = 2
 """Version of changes and registries."""
@@ -213,13 +214,14 @@ def encode(node: Any) -> Any:
         case tuple():
             return [encode(each) for each in node]
         case pa.Schema():
-            return {"is": "schema", "of": base64.b64encode(node.serialize()).decode()}
+            return {"is": "schema", "of": _write(node.empty_table())}
         case pa.DataType():
-            return {"is": "type", "of": _written([], node)}
+            return {"is": "type", "of": _write(pa.schema({"v": node}).empty_table())}
         case Literal(value, kind):
-            return {"is": "literal", "of": _written([value], kind)}
+            return {"is": "literal", "of": _write(pa.table({"v": pa.array([value], kind)}))}
         case InList(operand, values, kind):
-            return {"is": "list", "operand": encode(operand), "of": _written(values, kind)}
+            constants = pa.table({"v": pa.array(values, kind)})
+            return {"is": "list", "operand": encode(operand), "of": _write(constants)}
     name = type(node).__name__
     if name not in _CLASSES:
         raise InputError(f"a standing query cannot have the condition {show(node)}: expected comparisons")
@@ -230,15 +232,15 @@ def decode(node: Any) -> Any:
     """Return what :func:`encode` was given."""
     match node:
         case {"is": "schema", "of": text}:
-            return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+            return _read(text).schema
         case {"is": "type", "of": text}:
-            return _read(text).type
+            return _read(text).schema.field(0).type
         case {"is": "literal", "of": text}:
-            constant = _read(text)
-            return Literal(constant[0].as_py(), constant.type)
+            constants = _read(text).column(0)
+            return Literal(*_values(constants), constants.type)
         case {"is": "list", "operand": operand, "of": text}:
-            constants = _read(text)
-            return InList(decode(operand), tuple(constants.to_pylist()), constants.type)
+            constants = _read(text).column(0)
+            return InList(decode(operand), _values(constants), constants.type)
         case {"is": name, **parts}:
             return _CLASSES[name](**{str(part): decode(each) for part, each in parts.items()})
         case [*nodes]:
@@ -254,14 +256,15 @@ def read_json(text: str | bytes) -> Any:
         return None
 
 
-def _written(values: Sequence[Any], kind: pa.DataType) -> str:
-    batch = pa.record_batch([pa.array(values, kind)], names=["v"])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return base64.b64encode(sink.getvalue()).decode()
+def _write(rows: pa.Table) -> str:
+    return base64.b64encode(encoded(rows)).decode()
 
 
-def _read(text: str) -> pa.Array:
-    with pa.ipc.open_stream(pa.py_buffer(base64.b64decode(text))) as reader:
-        return reader.read_next_batch().column(0)
+def _read(text: str) -> pa.Table:
+    return decoded(base64.b64decode(text))
+
+
+def _values(constants: pa.ChunkedArray) -> tuple[Any, ...]:
+    """Return constants as conditions have them: instants as numbers, for Python has none after year 9999."""
+    is_instant = pa.types.is_timestamp(constants.type)
+    return tuple((constants.cast(pa.int64()) if is_instant else constants).to_pylist())
