@@ -112,7 +112,8 @@ class Hub:
             )
         with WRITING:
             listed = self.list()
-            if any(other.name == name and other.state != "leaving" for other in listed):
+            stand = {other.id: other.name for other in listed if other.state != "leaving"}
+            if name in stand.values():
                 raise InputError(f"there is a query {name!r}: remove it first, or give this one another name")
             for gone in self._functions.keys() - {other.id for other in listed}:
                 del self._functions[gone]
@@ -122,7 +123,7 @@ class Hub:
             else:
                 query = replace(query, sink=self._begin_files(name, sink, query.schema, listed))
             try:
-                self._folder.write(Change(query.id, query))
+                self._folder.write(Change(query.id, (*stand, query.id), query))
             except MillraceError:
                 self._functions.pop(query.id, None)  # the number may be another's
                 raise
@@ -168,7 +169,8 @@ class Hub:
             ids = {query.name: query.id for query in self.list() if query.state != "leaving"}
             if name not in ids:
                 raise InputError(f"there is no query {name!r}: {near(name, list(ids))}")
-            self._folder.write(Change(self._folder.next(), gone=ids[name]))
+            del ids[name]
+            self._folder.write(Change(self._folder.next(), tuple(ids.values())))
 
     def list(self) -> list[StandingQuery]:
         """Return the queries that stand, are to come, or are about to leave."""

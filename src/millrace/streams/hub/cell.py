@@ -9,8 +9,7 @@ micro-batches which queries they came too early for.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -37,16 +36,7 @@ from millrace.spark.worker import look_again
 from millrace.streams.arrivals import Arrived
 from millrace.streams.block_log import LESSONS, Head
 from millrace.streams.cell import Cell
-from millrace.streams.hub.query import (
-    ENVELOPE,
-    Admitted,
-    Change,
-    Registry,
-    StandingQuery,
-    from_json,
-    read_json,
-    to_text,
-)
+from millrace.streams.hub.query import ENVELOPE, Admitted, Registry, StandingQuery, read_text, to_text
 from millrace.streams.processor import Blocks, CellProcessor
 from millrace.streams.task import ContinuousJoin, Stream
 
@@ -70,7 +60,7 @@ class HubCell(Cell):
             that the cell catches up from; the next micro-batch gives the results out.
 
     Attributes:
-        changes: Numbers of the changes that the next micro-batch is to tell of as made.
+        made: Number of the newest change, if the next micro-batch is to tell of it.
     """
 
     def __init__(
@@ -86,7 +76,7 @@ class HubCell(Cell):
         super().__init__(task, run=self._join.run(lessons))
         self._used: frozenset[int] = frozenset()
         self._came, self._old = came, dict[str, list[pa.RecordBatch]]()
-        self.changes: Sequence[int] = ()
+        self.made: int | None = None
         self._set(registry)
 
     def _set(self, registry: Registry) -> None:
@@ -146,9 +136,9 @@ class HubCell(Cell):
 
         ``arrived`` are its tuples, by the stream's number.
         """
-        if self.changes:
-            yield envelop((None, change, 0, None) for change in self.changes)
-            self.changes = ()
+        if self.made is not None:
+            yield pa.RecordBatch.from_pylist([{"made": self.made}], ENVELOPE)
+            self.made = None
         if self._came:
             came, self._came = self._came, ()
             old, self._old = self._old, {}
@@ -176,12 +166,12 @@ class HubCell(Cell):
             words = [word & bits for word, bits in zip(intersect(lineages), wanted, strict=True)]
             own = ((by_slot[slot], _result(rows, by_slot[slot], at)) for slot, at in rows_by_slot(words))
             blocks = [
-                (query.id, None, block.num_rows, block.serialize().to_pybytes())
+                {"query": query.id, "rows": block.num_rows, "block": block.serialize().to_pybytes()}
                 for query, block in own
                 if block.num_rows
             ]
             if blocks:
-                yield envelop(blocks)
+                yield pa.RecordBatch.from_pylist(blocks, ENVELOPE)
 
 
 def _outside(query: Admitted, times: Array, keeps: int) -> Array | slice:
@@ -191,14 +181,6 @@ def _outside(query: Admitted, times: Array, keeps: int) -> Array | slice:
     if query.watermark is None:
         return slice(0)
     return times + max(0, keeps) < query.watermark
-
-
-def envelop(rows: Iterable[tuple[int | None, int | None, int, bytes | None]]) -> pa.RecordBatch:
-    """Return rows of ``ENVELOPE``."""
-    arrays = [
-        pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), ENVELOPE, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=ENVELOPE)
 
 
 def _result(rows: pa.RecordBatch, query: StandingQuery, places: Array) -> pa.RecordBatch:
@@ -226,8 +208,8 @@ class HubProcessor(CellProcessor):
             registry = kept.registry
         else:
             text = self._log.text(_QUERIES)
-            registry = Registry() if text is None else from_json(json.loads(text), "the queries of a hub")
-        changes = list(changes_in(blocks.get(CHANGES, ())))
+            registry = Registry() if text is None else read_text(text)
+        changes = [change for change in map(read_text, blocks.get(CHANGES, ())) if change]
         after = registry.after(changes, head.batch + 1, watermark)
         if changes:
             self._log.put_text(_QUERIES, to_text(after))
@@ -238,16 +220,9 @@ class HubProcessor(CellProcessor):
                 look_again()
             kept = HubCell(self._task, after, self._log.text(LESSONS), window)
         if number == 0 and changes:
-            kept.changes = after.made  # all of them, for what was told before may have been lost
+            kept.made = after.newest.number
         return kept
 
     def _counted(self, batch: pa.RecordBatch) -> int:
         """Return the rows of all queries."""
-        return sum(batch.column("rows").to_pylist())
-
-
-def changes_in(texts: Iterable[bytes]) -> Iterator[Change]:
-    """Yield the changes of some files; a damaged file has none."""
-    for fields in map(read_json, texts):
-        if fields is not None:
-            yield from_json(fields, "a change of a hub's queries")
+        return sum(batch.column("rows").drop_null().to_pylist())

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millrace.errors import InputError
 from millrace.options import StorageOptions
 from millrace.spark.worker import partition_number, worker_task
 from millrace.streams.hub.folder import Folder, locate_writable
-from millrace.streams.hub.query import ENVELOPE, StandingQuery
+from millrace.streams.hub.query import StandingQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,25 +47,20 @@ class Write:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what is not written."""
         name = f"{self.batch:010}-{partition_number():05}.parquet"
+        numbers = pa.array([*self.queries], pa.int64())
         writers: dict[int, pq.ParquetWriter] = {}
         with ExitStack() as files:  # they get their names at its end, complete
             for batch in batches:
-                numbers = batch.column("query").to_pylist()
-                others = [place for place, number in enumerate(numbers) if number not in self.queries]
-                if others:
-                    yield pa.RecordBatch.from_arrays(batch.take(pa.array(others)).columns, schema=ENVELOPE)
-                blocks: defaultdict[int, list[pa.RecordBatch]] = defaultdict(list)
-                for number, block in zip(numbers, batch.column("block"), strict=True):
-                    if (query := self.queries.get(number)) is not None:
-                        rows = pa.ipc.read_record_batch(block.as_buffer(), query.schema)
-                        blocks[number].append(rows)
-                for number, rows in blocks.items():
-                    query = self.queries[number]
+                others = batch.filter(pc.invert(pc.is_in(batch.column("query"), numbers)))
+                if others.num_rows:
+                    yield others
+                for number, rows in _read_blocks(batch, self.queries).items():
                     if number not in writers:
+                        query = self.queries[number]
                         store, folder = locate_writable(query.sink or "", self.storage)
                         file = files.enter_context(store.writing(f"{folder}/{name}"))
                         writers[number] = files.enter_context(pq.ParquetWriter(file, query.schema))
-                    writers[number].write_table(pa.Table.from_batches(rows))
+                    writers[number].write_table(rows)
 
 
 @dataclass(frozen=True)
@@ -85,21 +81,25 @@ class Deliver:
         queries = {query.id: query for query in self.folder.queries()}
         files = {id_: query for id_, query in queries.items() if query.sink is not None}
         left = rows.mapInArrow(Write(files, self.storage, batch), rows.schema).toArrow()
-        found: dict[int, list[pa.RecordBatch]] = {}
-        made: list[int] = []
-        for id_, change, _, block in zip(*left.columns, strict=True):
-            if change.is_valid:
-                made.append(change.as_py())
-            elif id_.as_py() in queries:
-                schema = queries[id_.as_py()].schema
-                found.setdefault(id_.as_py(), []).append(pa.ipc.read_record_batch(block.as_buffer(), schema))
-        if made:
+        made = pc.max(left.column("made")).as_py()
+        if made is not None:
             self.folder.note_made(made)
-        for id_, batches in sorted(found.items()):
-            if id_ in self.functions:
-                self.functions[id_](pa.Table.from_batches(batches), batch)
-            elif queries[id_].state != "leaving":
-                name = queries[id_].name
+        for number, table in sorted(_read_blocks(left, queries).items()):
+            if number in self.functions:
+                self.functions[number](table, batch)
+            elif queries[number].state != "leaving":
+                name = queries[number].name
                 raise InputError(
                     f"query {name!r} has no function to give its rows to: give hub() sinks={{{name!r}: …}}"
                 )
+
+
+def _read_blocks(
+    rows: pa.RecordBatch | pa.Table, queries: Mapping[int, StandingQuery]
+) -> dict[int, pa.Table]:
+    """Return the rows of these queries among those of ``ENVELOPE``, by the query's number."""
+    blocks: defaultdict[int, list[pa.RecordBatch]] = defaultdict(list)
+    for number, block in zip(rows.column("query").to_pylist(), rows.column("block"), strict=True):
+        if number in queries:
+            blocks[number].append(pa.ipc.read_record_batch(block.as_buffer(), queries[number].schema))
+    return {number: pa.Table.from_batches(each) for number, each in blocks.items()}

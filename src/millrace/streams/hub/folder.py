@@ -1,17 +1,16 @@
 """The folder of a hub: its queries, and which micro-batches have made them.
 
 ``hub.json`` says what the queries share. ``changes`` has a file for each change of the queries, numbered
-in turn: it is written once and never changed, and is what the cells read. ``made.json`` has the numbers of
-those that micro-batches have made, and ``spark`` is Spark's checkpoint. All of them are written whole and
-nothing else is asked of where they are, so it may be an object store. One process at a time writes changes:
-on a disk another one is told so, and in a store most often.
+in turn: it is written once and never changed, and is what the cells read. ``made.json`` has the number of
+the newest one that a micro-batch has made, and ``spark`` is Spark's checkpoint. All of them are written whole
+and nothing else is asked of where they are, so it may be an object store. One process at a time writes
+changes: on a disk another one is told so, and in a store most often.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -20,16 +19,10 @@ from typing import Any
 from millrace.errors import InputError, StateError
 from millrace.options import StorageOptions
 from millrace.parquet.store import NoConnection, Store, locate
-from millrace.streams.hub.query import (
-    FORMAT,
-    Change,
-    StandingQuery,
-    State,
-    check_format,
-    from_json,
-    read_json,
-    to_text,
-)
+from millrace.streams.hub.query import Change, StandingQuery, State, read_text, to_text
+
+FORMAT = 3
+"""Version of all that is in the folder, Spark's checkpoint included."""
 
 WRITING = Lock()
 """Held from looking for a number to writing the change that has it."""
@@ -49,7 +42,7 @@ class Folder:
         self.store, self.path = locate_writable(path, storage)
         is_sparks = self.store.is_remote or str(path).lower().startswith("dbfs:")
         self.uri = str(path).rstrip("/") if is_sparks else f"file:{self.path}"
-        self._known: dict[int, Change] = {}
+        self._known = {0: Change(0)}  # by number
 
     def begin(self, join: str) -> None:
         """Make the folder, or go on with it; ``join`` is what the queries share.
@@ -58,8 +51,8 @@ class Folder:
             StateError: It is of another join, or of another version, or nothing says which.
         """
         self.store.make_folder(f"{self.path}/changes")
-        existing = self._read("hub.json", {})
-        if existing is None and not self.read():
+        existing = self._read("hub.json")
+        if existing is None and self.next() == 1:
             self._write("hub.json", json.dumps({"format": FORMAT, "on": join}))
             return
         if not existing:
@@ -67,7 +60,11 @@ class Folder:
                 f"{self.path}/hub.json is {'missing' if existing is None else 'damaged'}: expected what says "
                 "which join the hub's queries share; restore it, or begin in an empty folder"
             )
-        check_format(existing, f"the hub in {self.path}")
+        if existing.get("format") != FORMAT:
+            raise StateError(
+                f"the hub in {self.path}: found format {existing.get('format')}, and this version of "
+                f"Millrace reads {FORMAT}: go on with the version that wrote it, or begin in an empty folder"
+            )
         if existing["on"] != join:
             raise StateError(
                 f"the hub in {self.path} is of another join: it was begun with {existing['on']}, and is "
@@ -76,7 +73,7 @@ class Folder:
 
     def next(self) -> int:
         """Return the number of the next change."""
-        return len(self.read()) + 1
+        return len(self.read())
 
     def write(self, change: Change) -> None:
         """Write a change.
@@ -86,45 +83,52 @@ class Folder:
         """
         name, text = _name(change.number), to_text(change)
         self._write(name, text, anew=True)
-        if self._read(name) != json.loads(text):
+        if to_text(self._read(name)) != text:
             raise StateError(
                 f"another process has changed the queries of the hub in {self.path} at the same time, and "
                 "this change is not made: expected one process at a time that does; make it again"
             )
 
     def read(self) -> list[Change]:
-        """Return all changes, in order; a damaged file is a change of nothing."""
-        number = len(self._known) + 1
-        while (fields := self._read(_name(number), {})) is not None:
-            known = from_json(fields, "a change of a hub's queries") if fields else Change(number)
-            self._known[number] = known
+        """Return all changes, in order, behind one of no queries; a damaged file leaves them as they were."""
+        number = len(self._known)
+        while (change := self._read(_name(number))) is not None:
+            self._known[number] = change or Change(number, self._known[number - 1].stand)
             number += 1
         return [*self._known.values()]
 
-    def note_made(self, numbers: Iterable[int]) -> None:
-        """Note all changes that micro-batches have made."""
-        self._write("made.json", json.dumps(sorted(numbers)))
+    def note_made(self, number: int) -> None:
+        """Note the newest change that a micro-batch has made."""
+        self._write("made.json", json.dumps({"newest": number}))
 
     def queries(self) -> list[StandingQuery]:
         """Return the queries that stand, are to come, or are about to leave."""
-        made, changes = set(self._read("made.json") or ()), self.read()
-        gone = {change.gone for change in changes if change.number in made}
-        states: dict[int | None, State] = dict.fromkeys(made, "running")
-        states |= dict.fromkeys((change.gone for change in changes), "leaving")
-        queries = (change.query for change in changes if change.query is not None)
-        return [replace(q, state=states.get(q.id, "waiting")) for q in queries if q.id not in gone]
+        made = (self._read("made.json") or {"newest": 0})["newest"]
+        changes = self.read()
+        if made >= len(changes):
+            raise StateError(
+                f"{self.path}/{_name(len(changes))} is missing: expected all changes up to {made}, which "
+                "cells have read; restore it"
+            )
+        stand, before = changes[-1].stand, changes[made].stand
+        queries = []
+        for number, change in enumerate(changes):
+            if change.query is not None and (number in stand or number in before or number > made):
+                state: State = "leaving" if number not in stand else "waiting" if number > made else "running"
+                queries.append(replace(change.query, state=state))
+        return queries
 
-    def _read(self, name: str, damaged: Any = None) -> Any:
-        """Return the JSON of a file, None where there is none, and ``damaged`` where it is that."""
+    def _read(self, name: str) -> Any:
+        """Return what a file says, None where there is none, and False where it is damaged."""
         path = f"{self.path}/{name}"
         if not self.store.info(path).is_file:
             return None
         for _ in range(_READS):
             with self.store.source(path) as file:
-                found = read_json(file.read())
-            if found is not None:
+                found = read_text(file.read())
+            if found is not False:
                 return found
-        return damaged
+        return False
 
     def _write(self, name: str, text: str, *, anew: bool = False) -> None:
         path = f"{self.path}/{name}"

@@ -1,8 +1,8 @@
 """Standing queries: what each wants of the join that it shares with others, and which of them stand.
 
 Queries come and go by changes. These come to a cell as tuples do, as one more source, so that a micro-batch
-that is run again has the same queries. They commute: a change may overtake another, may come again, and one
-whose file is damaged never comes.
+that is run again has the same queries. Each says which queries stand from then on, and may bring one: so a
+change may overtake another, may come again, and one whose file is damaged never comes.
 
 Queries lie in files and in checkpoints, where no pickle should. Constants are written as Arrow writes them,
 so that they come back with their types to the bit.
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, Literal as OneOf
 
 import pyarrow as pa
@@ -36,14 +36,11 @@ from millrace.engine.plan.expressions import (
     relations_of,
     show,
 )
-from millrace.errors import InputError, StateError
+from millrace.errors import InputError
 from millrace.limits.chunk import decoded, encoded
 
-FORMAT = 2
-"""Version of changes and registries."""
-
-ENVELOPE = pa.schema({"query": pa.int64(), "change": pa.int64(), "rows": pa.int64(), "block": pa.binary()})
-"""What cells give out: a block of a query's rows; or, without one, the number of a change that is made."""
+ENVELOPE = pa.schema({"query": pa.int64(), "rows": pa.int64(), "block": pa.binary(), "made": pa.int64()})
+"""What cells give out: a block of a query's rows; or the number of the newest change that is made."""
 
 Since = OneOf["now", "window"]
 State = OneOf["waiting", "running", "leaving"]
@@ -93,17 +90,17 @@ class StandingQuery:
 
 @dataclass(frozen=True)
 class Change:
-    """A query that comes, or goes.
+    """One change of a hub's queries.
 
     Attributes:
-        number: Its place among all changes of a hub, from 1; a query that comes has it too.
-        query: What comes; None where one goes.
-        gone: The number of the query that goes; None where one comes.
+        number: Its place among all changes, from 1; a query that comes has it too.
+        stand: The numbers of the queries that stand after it.
+        query: The one that comes; None where one goes.
     """
 
     number: int
+    stand: tuple[int, ...] = ()
     query: StandingQuery | None = None
-    gone: int | None = None
 
 
 @dataclass(frozen=True)
@@ -127,50 +124,33 @@ class Registry:
     """The queries of a cell after some changes.
 
     Attributes:
-        newest: Number of the newest change that has come.
-        missing: Numbers below it of changes that have not come, and are still to be made if they do. That of
-            a query that went before it came is not among them.
-        queries: Those that stand.
+        newest: The newest change that has come. Of the queries that stand after it some may be to come.
+        queries: Those that have come.
         words: Of a lineage.
         last: The slot that was given last. They are given in turn, so that one is not soon another's.
     """
 
-    newest: int = 0
-    missing: tuple[int, ...] = ()
+    newest: Change = Change(0)
     queries: tuple[Admitted, ...] = ()
     words: int = 1
     last: int = -1
 
-    @property
-    def made(self) -> list[int]:
-        """The numbers of all changes that make no difference any more; each change that does adds some."""
-        missing = set(self.missing)
-        return [number for number in range(1, self.newest + 1) if number not in missing]
-
-    def after(self, changes: Iterable[Change], batch: int, watermark: int | None) -> Registry:
-        """Return the registry after further changes, in any order; one that has come before is none.
+    def after(self, changes: Sequence[Change], batch: int, watermark: int | None) -> Registry:
+        """Return the registry after further changes, in any order; some may have come before.
 
         ``batch`` is the micro-batch that they come with; its watermark is in microseconds.
         """
-        registry = self
-        for change in sorted(changes, key=lambda each: each.number):
-            registry = registry._changed(change, batch, watermark)
-        return registry
-
-    def _changed(self, change: Change, batch: int, watermark: int | None) -> Registry:
-        missing = {*self.missing, *range(self.newest + 1, change.number + 1)}
-        if change.number not in missing:
-            return self
-        left = tuple(sorted(missing - {change.number, change.gone}))
-        registry = replace(self, newest=max(self.newest, change.number), missing=left)
-        if change.query is None:
-            return replace(registry, queries=tuple(q for q in self.queries if q.query.id != change.gone))
-        words = max(self.words, len(self.queries) // BITS + 1)
-        slots = {each.slot for each in self.queries}
-        turn = (slot % (words * BITS) for slot in range(self.last + 1, self.last + 1 + words * BITS))
-        slot = next(slot for slot in turn if slot not in slots)
-        came = Admitted(change.query, slot, batch, watermark)
-        return replace(registry, queries=(*self.queries, came), words=words, last=slot)
+        newest = max((self.newest, *changes), key=lambda change: change.number)
+        queries = [each for each in self.queries if each.query.id in newest.stand]
+        came = {each.query.id: each.query for each in changes if each.query is not None}
+        words, last = self.words, self.last
+        for id_ in sorted(came.keys() & {*newest.stand} - {each.query.id for each in queries}):
+            words = max(words, len(queries) // BITS + 1)
+            slots = {each.slot for each in queries}
+            turn = (slot % (words * BITS) for slot in range(last + 1, last + 1 + words * BITS))
+            last = next(slot for slot in turn if slot not in slots)
+            queries.append(Admitted(came[id_], last, batch, watermark))
+        return Registry(newest, tuple(queries), words, last)
 
 
 _NODES = (And, Column, ColumnRef, Compare, IsNull, Like, Not, Or, Truth)
@@ -184,26 +164,18 @@ def to_text(node: Change | Registry) -> str:
     Raises:
         InputError: A condition calls a function, or looks for matches.
     """
-    return json.dumps({"format": FORMAT, "value": encode(node)}, separators=(",", ":"))
+    return json.dumps(encode(node), separators=(",", ":"))
 
 
-def from_json(fields: Mapping[str, Any], what: str) -> Any:
-    """Return what :func:`to_text` was given; ``what`` names it in an error.
+def read_text(text: str | bytes) -> Any:
+    """Return what :func:`to_text` was given, or other JSON.
 
-    Raises:
-        StateError: Another version wrote it.
+    False stands for a file that a failure of the machine left empty or cut off.
     """
-    check_format(fields, what)
-    return decode(fields["value"])
-
-
-def check_format(fields: Mapping[str, Any], what: str) -> None:
-    """Raise StateError unless this version wrote it."""
-    if fields.get("format") != FORMAT:
-        raise StateError(
-            f"{what}: found format {fields.get('format')}, and this version of Millrace reads {FORMAT}: "
-            "go on with the version that wrote it, or begin with an empty checkpoint folder"
-        )
+    try:
+        return decode(json.loads(text))
+    except ValueError:
+        return False
 
 
 def encode(node: Any) -> Any:
@@ -237,7 +209,7 @@ def decode(node: Any) -> Any:
             return _read(text).schema.field(0).type
         case {"is": "literal", "of": text}:
             constants = _read(text).column(0)
-            return Literal(*_values(constants), constants.type)
+            return Literal(_values(constants)[0], constants.type)
         case {"is": "list", "operand": operand, "of": text}:
             constants = _read(text).column(0)
             return InList(decode(operand), _values(constants), constants.type)
@@ -246,14 +218,6 @@ def decode(node: Any) -> Any:
         case [*nodes]:
             return tuple(map(decode, nodes))
     return node
-
-
-def read_json(text: str | bytes) -> Any:
-    """Return the JSON of a file; None for a file that a failure of the machine left empty or cut off."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
 
 
 def _write(rows: pa.Table) -> str:
