@@ -61,16 +61,13 @@ class Hub:
                 "streaming DataFrames with watermarks; join tables with what the queries give out"
             )
         self._times: EventTimes = plan.times
-        self._residuals = frozenset(terms(plan.join.residuals))
-        self._equalities = frozenset(plan.join.equalities)
         for relation in self._block.join.relations:
             taken = [name for name in relation.schema.names if name.startswith(STEM)]
             if taken:
                 raise InputError(
                     f"stream {relation.alias!r} has a column {taken[0]!r}: a hub needs that name"
                 )
-        self._storage = StorageOptions.of(self._options.storage_options)
-        self._folder = Folder(checkpoint, self._storage)
+        self._folder = Folder(checkpoint, StorageOptions.of(self._options.storage_options))
         self._folder.begin(on)
         # By the query's number: a query that has gone may have had the name of one that stands.
         ids = {query.name: query.id for query in self.list() if query.sink is None}
@@ -132,12 +129,12 @@ class Hub:
         self, name: str, sink: str | Path, schema: pa.Schema, others: Sequence[StandingQuery]
     ) -> str:
         """Return the folder of a query's files; whoever reads it finds the columns before there are rows."""
-        store, path = locate_writable(sink, self._storage)
+        store, path = locate_writable(sink, self._folder.storage)
         shared = [
             other.name
             for other in others
             if other.sink is not None
-            and Store.identity(*locate_writable(other.sink, self._storage)) == store.identity(path)
+            and Store.identity(*locate_writable(other.sink, self._folder.storage)) == store.identity(path)
         ]
         if shared:
             raise InputError(f"query {name!r}: {path} is the sink of query {shared[0]!r}: give another")
@@ -196,15 +193,26 @@ class Hub:
                     f"query {query.name!r} gives its rows to a function, which no restart remembers: give "
                     f"hub() sinks={{{query.name!r}: function}}"
                 )
+        folder = self._folder
+        sinks = [query.sink for query in listed if query.sink is not None]
         with WRITING:
-            sinks = [locate_writable(query.sink, self._storage) for query in listed if query.sink is not None]
-            of_hub = [(self._folder.store, self._folder.path + below) for below in ("", "/changes")]
-            for store, path in (*sinks, *of_hub):
-                store.clean(path)
-        frame = self._run(f"{self._folder.uri}/changes")
-        deliver = Deliver(self._folder, self._storage, self._functions)
+            for path in (folder.path, f"{folder.path}/changes", *sinks):
+                store, place = locate_writable(path, folder.storage)
+                store.clean(place)
+        dealt = deal(self._spark, self._block, self._times, self._options)
+        # One more source of the cells: a row, as BLOCK_SCHEMA has them, for each change and cell.
+        texts = self._spark.readStream.schema("value string").option("wholetext", True)
+        side = texts.text(f"{folder.uri}/changes").select(
+            sf.explode(sf.array(*map(sf.lit, dealt.keys))).alias("cell"),
+            sf.lit(CHANGES).alias("relation"),
+            sf.col("value").cast("binary").alias("block"),
+        )
+        frame = replace(dealt, sides=(*dealt.sides, side)).run(
+            HubProcessor(dealt.task, dealt.keys), ENVELOPE, spark_schema(ENVELOPE)
+        )
+        deliver = Deliver(folder, self._functions)
         writer = frame.writeStream.foreachBatch(lambda rows, batch: deliver(rows, batch))
-        writer = writer.option("checkpointLocation", f"{self._folder.uri}/spark")
+        writer = writer.option("checkpointLocation", f"{folder.uri}/spark")
         self._query = (writer.trigger(**trigger) if trigger else writer).start()
         return self._query
 
@@ -228,48 +236,24 @@ class Hub:
                 "a hub's query selects columns of the join as they are, under any names: compute in a query "
                 "over what it writes, or give the stream a column with the expression"
             )
-        equalities = frozenset(plan.join.equalities)
-        if equalities != self._equalities:
-            more = " AND ".join(sorted(map(str, equalities ^ self._equalities)))
+        shared = self._block.join
+        other = {*plan.join.equalities} ^ {*shared.equalities}
+        if other:
+            more = " AND ".join(sorted(map(str, other)))
             raise InputError(
                 f"{more} joins streams, and all queries of a hub join them alike: put it into the hub's "
                 "join, or make another hub"
             )
         sources = {column.name: column.source for column in plan.join.output}
         columns = tuple(sources[name] for name in whole.direct.columns)
-        residuals = tuple(term for term in terms(plan.join.residuals) if term not in self._residuals)
-        filters = tuple(_filters(plan))
-        read = [ref for predicate in (*filters, *residuals) for ref in columns_of(predicate)]
-        for ref in (*read, *columns):
-            if ref.column not in self._block.join.relation(ref.relation).schema.names:
+        of_join = {*terms(shared.residuals)}
+        residuals = [term for term in terms(plan.join.residuals) if term not in of_join]
+        conditions = (*_filters(plan), *residuals)
+        for ref in (*(ref for each in conditions for ref in columns_of(each)), *columns):
+            if ref.column not in shared.relation(ref.relation).schema.names:
                 raise _left_to_spark(ref.column)
-        return StandingQuery(
-            0,
-            name,
-            select,
-            where,
-            since,
-            filters=filters,
-            residuals=residuals,
-            columns=columns,
-            schema=arrow_schema(schema),
-        )
-
-    def _run(self, changes: str) -> DataFrame:
-        """Return what the cells of a hub give out, as rows of ``ENVELOPE``; nothing runs yet.
-
-        Changes of the queries are one more source of the cells; ``changes`` is their folder.
-        """
-        dealt = deal(self._spark, self._block, self._times, self._options)
-        texts = self._spark.readStream.schema("value string").option("wholetext", True).text(changes)
-        side = texts.select(  # as BLOCK_SCHEMA has them: a row for each change and cell
-            sf.explode(sf.array(*map(sf.lit, dealt.keys))).alias("cell"),
-            sf.lit(CHANGES).alias("relation"),
-            sf.col("value").cast("binary").alias("block"),
-        )
-        return replace(dealt, sides=(*dealt.sides, side)).run(
-            HubProcessor(dealt.task, dealt.keys), ENVELOPE, spark_schema(ENVELOPE)
-        )
+        parts = {"conditions": conditions, "columns": columns, "schema": arrow_schema(schema)}
+        return StandingQuery(0, name, select, where, since, **parts)
 
     @contextmanager
     def _planner(self) -> Iterator[Planner]:

@@ -50,11 +50,10 @@ def query_of(number, drawn):
         ),
         "pair": ((Compare("<", n, other, whole),), lambda rows: rows[alias][2] < rows[beside][2]),
     }[kind]
-    filters, residuals = ((), condition) if kind == "pair" else (condition, ())
     columns = tuple(ColumnRef(name, "n") for name in NAMES)
     made = StandingQuery(
         number, f"q{number}", "*", None, since,
-        filters=filters, residuals=residuals, columns=columns, schema=SCHEMA,
+        conditions=condition, columns=columns, schema=SCHEMA,
     )  # fmt: skip
     return made, passes
 

@@ -26,7 +26,7 @@ SCHEMA = pa.schema([("n", pa.int64())])
 
 
 def came(number: int, stand=None, **more) -> Change:
-    parts = {"filters": (), "residuals": (), "columns": (ColumnRef("a", "n"),), "schema": SCHEMA}
+    parts = {"conditions": (), "columns": (ColumnRef("a", "n"),), "schema": SCHEMA}
     query = StandingQuery(number, f"q{number}", "n", None, "now", **parts, **more)
     return Change(number, tuple(range(1, number + 1)) if stand is None else stand, query)
 
@@ -85,9 +85,7 @@ def test_a_folder_that_has_lost_changes_is_refused(tmp_path):
     folder.write(came(1))
     folder.note_made(1)
     (tmp_path / "changes" / "00000001.json").unlink()
-    with pytest.raises(
-        StateError, match=r"00000001\.json is missing: .* up to 1, .*restore it"
-    ):
+    with pytest.raises(StateError, match=r"00000001\.json is missing: .* up to 1, .*restore it"):
         begun(tmp_path).queries()
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -109,23 +108,15 @@ class HubCell(Cell):
 
     def _carried(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
         rows = self._task.complete(stream, rows)
-        tuples = attach(rows, self._lineages(stream, rows, batch))
+        lineage = self._filters[stream.alias].evaluate(rows)
+        for each in self.registry.queries:
+            if each.batch > batch:
+                outside = _outside(each, rows.column(stream.time), stream.keeps)
+                lineage[outside, each.slot // BITS] &= ~np.uint64(1 << each.slot % BITS)
         if self._came:
             bits = word_bits((each.slot for each in self._came), self._words)
-            words = (tuples.column(n).to_numpy() & b for n, b in zip(columns(self._words), bits, strict=True))
-            wanted = tuples.filter(pa.array(reduce(np.bitwise_or, words) != 0))
-            self._old.setdefault(stream.alias, []).append(wanted)
-        return tuples
-
-    def _lineages(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> Array:
-        """Return the lineage of each tuple: ``uint64``, a row a tuple, a column a word."""
-        lineage = self._filters[stream.alias].evaluate(rows)
-        early = [each for each in self.registry.queries if each.batch > batch]
-        times = rows.column(stream.time).cast(pa.int64()).to_numpy() if early else np.empty(0, np.int64)
-        for each in early:
-            outside = _outside(each, times, stream.keeps)
-            lineage[outside, each.slot // BITS] &= ~np.uint64(1 << each.slot % BITS)
-        return lineage
+            self._old.setdefault(stream.alias, []).append(attach(rows, lineage & bits))
+        return attach(rows, lineage)
 
     def _distinguish(self, batch: int) -> int:
         """Return how many queries see tuples of a micro-batch as new; the others want them of the window."""
@@ -140,17 +131,16 @@ class HubCell(Cell):
             yield pa.RecordBatch.from_pylist([{"made": self.made}], ENVELOPE)
             self.made = None
         if self._came:
-            came, self._came = self._came, ()
-            old, self._old = self._old, {}
-            yield from self._of_window({a: pa.concat_batches(rows) for a, rows in old.items()}, came)
+            yield from self._of_window()
         yield from self._divided(super().extend(arrived), self.registry.queries)
 
-    def _of_window(
-        self, old: Mapping[str, pa.RecordBatch], came: Sequence[Admitted]
-    ) -> Iterator[pa.RecordBatch]:
+    def _of_window(self) -> Iterator[pa.RecordBatch]:
         """Yield results of tuples that had all come before a query: new queries probe old data (PSoup)."""
-        if len(old) == len(self._task.streams) and all(rows.num_rows for rows in old.values()):
-            yield from self._divided(self._join.run().extend(old), came)
+        came, self._came = self._came, ()
+        old = {alias: pa.concat_batches(rows) for alias, rows in self._old.items()}
+        self._old.clear()
+        wanted = {alias: rows for alias, rows in old.items() if rows.num_rows}
+        yield from self._divided(self._join.run().extend(wanted), came)
 
     def _divided(
         self, results: Iterator[pa.RecordBatch], queries: Sequence[Admitted]
@@ -174,13 +164,14 @@ class HubCell(Cell):
                 yield pa.RecordBatch.from_pylist(blocks, ENVELOPE)
 
 
-def _outside(query: Admitted, times: Array, keeps: int) -> Array | slice:
+def _outside(query: Admitted, times: pa.Array, keeps: int) -> Array | slice:
     """Return which tuples that had come before a query it does not see."""
     if query.query.since == "now":
         return slice(None)
     if query.watermark is None:
         return slice(0)
-    return times + max(0, keeps) < query.watermark
+    outside: Array = times.cast(pa.int64()).to_numpy() + max(0, keeps) < query.watermark
+    return outside
 
 
 def _result(rows: pa.RecordBatch, query: StandingQuery, places: Array) -> pa.RecordBatch:
@@ -210,11 +201,11 @@ class HubProcessor(CellProcessor):
             text = self._log.text(_QUERIES)
             registry = Registry() if text is None else read_text(text)
         changes = [change for change in map(read_text, blocks.get(CHANGES, ())) if change]
-        after = registry.after(changes, head.batch + 1, watermark)
+        now = head.batch + 1
+        after = registry.after(changes, now, watermark)
         if changes:
             self._log.put_text(_QUERIES, to_text(after))
-        came = [each for each in after.queries if each.batch == head.batch + 1]
-        window = [each for each in came if each.query.since == "window"]
+        window = [each for each in after.queries if each.batch == now and each.query.since == "window"]
         if kept is None or window or not kept.takes(after):
             if kept is not None:
                 look_again()

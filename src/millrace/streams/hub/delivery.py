@@ -68,19 +68,17 @@ class Deliver:
     """Gives each query its rows: what ``foreachBatch`` calls.
 
     Attributes:
-        storage: Reaches the stores that sinks are in.
         functions: Of the queries that have a function as their sink, by the query's number. Names come again.
     """
 
     folder: Folder
-    storage: StorageOptions
     functions: Mapping[int, Sink]
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         # Those whose removal is made have no rows any more.
         queries = {query.id: query for query in self.folder.queries()}
         files = {id_: query for id_, query in queries.items() if query.sink is not None}
-        left = rows.mapInArrow(Write(files, self.storage, batch), rows.schema).toArrow()
+        left = rows.mapInArrow(Write(files, self.folder.storage, batch), rows.schema).toArrow()
         made = pc.max(left.column("made")).as_py()
         if made is not None:
             self.folder.note_made(made)

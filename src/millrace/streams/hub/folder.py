@@ -39,7 +39,7 @@ class Folder:
     """
 
     def __init__(self, path: str | Path, storage: StorageOptions) -> None:
-        self.store, self.path = locate_writable(path, storage)
+        self.storage, (self.store, self.path) = storage, locate_writable(path, storage)
         is_sparks = self.store.is_remote or str(path).lower().startswith("dbfs:")
         self.uri = str(path).rstrip("/") if is_sparks else f"file:{self.path}"
         self._known = {0: Change(0)}  # by number

@@ -59,8 +59,7 @@ class StandingQuery:
         sink: The folder that its rows are written to; None for a function.
         state: ``"waiting"`` until a micro-batch begins with it, then ``"running"``; ``"leaving"`` until one
             goes on without it.
-        filters: Its conditions over one relation, each an AND of nothing else.
-        residuals: Its conditions over several relations.
+        conditions: Its own ones, each over one relation or several.
         columns: Where the columns of its result come from.
         schema: These columns.
     """
@@ -73,14 +72,18 @@ class StandingQuery:
     sink: str | None = None
     state: State = "waiting"
     _: KW_ONLY
-    filters: tuple[Predicate, ...] = field(repr=False)
-    residuals: tuple[Predicate, ...] = field(repr=False)
+    conditions: tuple[Predicate, ...] = field(repr=False)
     columns: tuple[ColumnRef, ...] = field(repr=False)
     schema: pa.Schema = field(repr=False)
 
     def of(self, alias: str) -> tuple[Predicate, ...]:
         """Return its conditions over a relation alone."""
-        return tuple(each for each in self.filters if relations_of(each) == {alias})
+        return tuple(each for each in self.conditions if relations_of(each) == {alias})
+
+    @property
+    def residuals(self) -> tuple[Predicate, ...]:
+        """Its conditions over several relations."""
+        return tuple(each for each in self.conditions if len(relations_of(each)) > 1)
 
     @property
     def reads(self) -> frozenset[ColumnRef]:
