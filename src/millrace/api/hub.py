@@ -4,19 +4,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millrace.engine.lineage import STEM
-from millrace.engine.plan.expressions import Predicate, columns_of, terms
+from millrace.engine.plan.expressions import columns_of, terms
 from millrace.errors import InputError, MillraceError, near
 from millrace.options import Options, StorageOptions
 from millrace.parquet.store import Store, StoreError
@@ -62,11 +62,11 @@ class Hub:
             )
         self._times: EventTimes = plan.times
         for relation in self._block.join.relations:
-            taken = [name for name in relation.schema.names if name.startswith(STEM)]
-            if taken:
-                raise InputError(
-                    f"stream {relation.alias!r} has a column {taken[0]!r}: a hub needs that name"
-                )
+            for name in relation.schema.names:
+                if name.startswith(STEM):
+                    raise InputError(
+                        f"stream {relation.alias!r} has a column {name!r}: a hub needs that name"
+                    )
         self._folder = Folder(checkpoint, StorageOptions.of(self._options.storage_options))
         self._folder.begin(on)
         # By the query's number: a query that has gone may have had the name of one that stands.
@@ -118,26 +118,21 @@ class Hub:
             if callable(sink):
                 self._functions[query.id] = sink  # before a micro-batch can begin with the query
             else:
-                query = replace(query, sink=self._begin_files(name, sink, query.schema, listed))
+                query = replace(query, sink=self._begin_files(query, sink, listed))
             try:
                 self._folder.write(Change(query.id, (*stand, query.id), query))
             except MillraceError:
                 self._functions.pop(query.id, None)  # the number may be another's
                 raise
 
-    def _begin_files(
-        self, name: str, sink: str | Path, schema: pa.Schema, others: Sequence[StandingQuery]
-    ) -> str:
+    def _begin_files(self, query: StandingQuery, sink: str | Path, others: Sequence[StandingQuery]) -> str:
         """Return the folder of a query's files; whoever reads it finds the columns before there are rows."""
-        store, path = locate_writable(sink, self._folder.storage)
-        shared = [
-            other.name
-            for other in others
-            if other.sink is not None
-            and Store.identity(*locate_writable(other.sink, self._folder.storage)) == store.identity(path)
-        ]
-        if shared:
-            raise InputError(f"query {name!r}: {path} is the sink of query {shared[0]!r}: give another")
+        name, schema, storage = query.name, query.schema, self._folder.storage
+        store, path = locate_writable(sink, storage)
+        for other in others:
+            taken = other.sink and Store.identity(*locate_writable(other.sink, storage))
+            if taken == store.identity(path):
+                raise InputError(f"query {name!r}: {path} is the sink of query {other.name!r}: give another")
         lower = [column.lower() for column in schema.names]
         twice = sorted({column for column in lower if lower.count(column) > 1})
         if twice:
@@ -202,7 +197,8 @@ class Hub:
         dealt = deal(self._spark, self._block, self._times, self._options)
         # One more source of the cells: a row, as BLOCK_SCHEMA has them, for each change and cell.
         texts = self._spark.readStream.schema("value string").option("wholetext", True)
-        side = texts.text(f"{folder.uri}/changes").select(
+        changes = re.sub(r"[][{}*?\\]", r"\\\g<0>", f"{folder.uri}/changes")  # or Spark takes them for a glob
+        side = texts.text(changes).select(
             sf.explode(sf.array(*map(sf.lit, dealt.keys))).alias("cell"),
             sf.lit(CHANGES).alias("relation"),
             sf.col("value").cast("binary").alias("block"),
@@ -247,12 +243,17 @@ class Hub:
         sources = {column.name: column.source for column in plan.join.output}
         columns = tuple(sources[name] for name in whole.direct.columns)
         of_join = {*terms(shared.residuals)}
-        residuals = [term for term in terms(plan.join.residuals) if term not in of_join]
-        conditions = (*_filters(plan), *residuals)
+        conditions = [term for term in terms(plan.join.residuals) if term not in of_join]
+        for alias, rows in plan.inputs.items():
+            if not isinstance(rows, FrameInput):
+                raise _left_to_spark(f"a condition on {alias}")
+            if rows.filters is None:
+                raise _left_to_spark(f"a condition on {alias}: {' '.join(rows.where.split())}")
+            conditions += rows.filters
         for ref in (*(ref for each in conditions for ref in columns_of(each)), *columns):
             if ref.column not in shared.relation(ref.relation).schema.names:
                 raise _left_to_spark(ref.column)
-        parts = {"conditions": conditions, "columns": columns, "schema": arrow_schema(schema)}
+        parts = {"conditions": tuple(conditions), "columns": columns, "schema": arrow_schema(schema)}
         return StandingQuery(0, name, select, where, since, **parts)
 
     @contextmanager
@@ -270,14 +271,6 @@ def _only(plan: Plan) -> BlockPlan:
     if block.above:
         raise _left_to_spark(" and ".join(block.above))
     return block
-
-
-def _filters(plan: BlockPlan) -> Iterator[Predicate]:
-    for alias, rows in plan.inputs.items():
-        if not isinstance(rows, FrameInput) or rows.filters is None:
-            where = f": {' '.join(rows.where.split())}" if isinstance(rows, FrameInput) else ""
-            raise _left_to_spark(f"a condition on {alias}{where}")
-        yield from rows.filters
 
 
 def _left_to_spark(what: str) -> InputError:

@@ -53,8 +53,6 @@ class HubCell(Cell):
     """The state of a cell after some micro-batch, for some set of queries.
 
     Args:
-        registry: The queries.
-        lessons: What earlier eddies of the cell have learned.
         came: Queries that want results of tuples which had all come before them. These tuples are in the log
             that the cell catches up from; the next micro-batch gives the results out.
 
@@ -63,11 +61,7 @@ class HubCell(Cell):
     """
 
     def __init__(
-        self,
-        task: ContinuousJoin,
-        registry: Registry,
-        lessons: str | None = None,
-        came: Sequence[Admitted] = (),
+        self, task: ContinuousJoin, registry: Registry, lessons: str | None, came: Sequence[Admitted]
     ) -> None:
         self._words = registry.words
         self._reads = frozenset(ref for each in registry.queries for ref in each.query.reads)
@@ -81,9 +75,7 @@ class HubCell(Cell):
     def _set(self, registry: Registry) -> None:
         self.registry = registry
         self._filters = {
-            alias: GroupedFilter(
-                alias, {each.slot: each.query.of(alias) for each in registry.queries}, self._words
-            )
+            alias: GroupedFilter(alias, {q.slot: q.query.of(alias) for q in registry.queries}, self._words)
             for alias in self._task.join.aliases
         }
         self._used |= {each.slot for each in registry.queries}
@@ -123,10 +115,7 @@ class HubCell(Cell):
         return sum(each.batch <= batch for each in self.registry.queries)
 
     def extend(self, arrived: Mapping[int, Arrived]) -> Iterator[pa.RecordBatch]:
-        """Yield the results of the next micro-batch, as rows of ``ENVELOPE``.
-
-        ``arrived`` are its tuples, by the stream's number.
-        """
+        """Yield the results of the next micro-batch, as rows of ``ENVELOPE``."""
         if self.made is not None:
             yield pa.RecordBatch.from_pylist([{"made": self.made}], ENVELOPE)
             self.made = None

@@ -11,20 +11,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
 
 from millrace.errors import InputError
 from millrace.options import StorageOptions
 from millrace.spark.worker import partition_number, worker_task
 from millrace.streams.hub.folder import Folder, locate_writable
 from millrace.streams.hub.query import StandingQuery
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 Sink = Callable[[pa.Table, int], Any]
 """Is given the rows of a query in a micro-batch, and the micro-batch's number."""

@@ -162,19 +162,12 @@ _CLASSES = {each.__name__: each for each in (*_NODES, StandingQuery, Change, Adm
 
 
 def to_text(node: Change | Registry) -> str:
-    """Return a change or a registry as JSON.
-
-    Raises:
-        InputError: A condition calls a function, or looks for matches.
-    """
+    """Return a change or a registry as JSON; raises InputError for a condition that calls a function."""
     return json.dumps(encode(node), separators=(",", ":"))
 
 
 def read_text(text: str | bytes) -> Any:
-    """Return what :func:`to_text` was given, or other JSON.
-
-    False stands for a file that a failure of the machine left empty or cut off.
-    """
+    """Return what JSON says, and False for a file that a failure of the machine left empty or cut off."""
     try:
         return decode(json.loads(text))
     except ValueError:
