@@ -43,11 +43,10 @@ class Hub:
         streams: Mapping[str, DataFrame],
         on: str,
         checkpoint: str | Path,
-        sinks: Mapping[str, Sink] | None = None,
-        options: Options | dict[str, Any] | None = None,
+        sinks: Mapping[str, Sink],
+        options: Options,
     ) -> None:
-        self._spark, self._streams, self._source = spark, dict(streams), on
-        self._options = Options.of(options)
+        self._spark, self._streams, self._source, self._options = spark, streams, on, options
         with self._planner() as planner:
             whole = planner.plan(parse(f"SELECT * FROM {on}"))[0]
             plan = _only(whole)
@@ -67,11 +66,11 @@ class Hub:
                     raise InputError(
                         f"stream {relation.alias!r} has a column {name!r}: a hub needs that name"
                     )
-        self._folder = Folder(checkpoint, StorageOptions.of(self._options.storage_options))
+        self._folder = Folder(checkpoint, StorageOptions.of(options.storage_options))
         self._folder.begin(on)
         # By the query's number: a query that has gone may have had the name of one that stands.
         ids = {query.name: query.id for query in self.list() if query.sink is None}
-        self._functions = {ids[name]: sink for name, sink in (sinks or {}).items() if name in ids}
+        self._functions = {ids[name]: sink for name, sink in sinks.items() if name in ids}
         self._query: StreamingQuery | None = None
 
     def add(

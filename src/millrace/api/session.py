@@ -203,7 +203,7 @@ class Session:
         check_tables(streams)
         tables = _merged(self._tables, streams or {})
         settings = self._options.updated(options)
-        return Hub(session_of(self._spark, tables), tables, on, checkpoint, sinks, settings)
+        return Hub(session_of(self._spark, tables), tables, on, checkpoint, sinks or {}, settings)
 
     def lookup(self, name: str, schema: Any, bind: Any, via: Any, **settings: Any) -> LookupTable:
         """Declare a lookup table and keep it among the session's tables; see :func:`millrace.lookup`."""

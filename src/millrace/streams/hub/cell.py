@@ -63,9 +63,8 @@ class HubCell(Cell):
     def __init__(
         self, task: ContinuousJoin, registry: Registry, lessons: str | None, came: Sequence[Admitted]
     ) -> None:
-        self._words = registry.words
         self._reads = frozenset(ref for each in registry.queries for ref in each.query.reads)
-        self._join = replace(task, join=with_lineages(task.join, self._words, self._reads))
+        self._join = replace(task, join=with_lineages(task.join, registry.words, self._reads))
         super().__init__(task, run=self._join.run(lessons))
         self._used: frozenset[int] = frozenset()
         self._came, self._old = came, dict[str, list[pa.RecordBatch]]()
@@ -75,7 +74,7 @@ class HubCell(Cell):
     def _set(self, registry: Registry) -> None:
         self.registry = registry
         self._filters = {
-            alias: GroupedFilter(alias, {q.slot: q.query.of(alias) for q in registry.queries}, self._words)
+            alias: GroupedFilter(alias, {q.slot: q.query.of(alias) for q in registry.queries}, registry.words)
             for alias in self._task.join.aliases
         }
         self._used |= {each.slot for each in registry.queries}
@@ -89,7 +88,7 @@ class HubCell(Cell):
         if registry == self.registry:
             return True
         known = {each.query.id for each in self.registry.queries}
-        fits = registry.words == self._words and all(
+        fits = registry.words == self.registry.words and all(
             each.query.since == "now" and each.slot not in self._used and each.query.reads <= self._reads
             for each in registry.queries
             if each.query.id not in known
@@ -106,7 +105,7 @@ class HubCell(Cell):
                 outside = _outside(each, rows.column(stream.time), stream.keeps)
                 lineage[outside, each.slot // BITS] &= ~np.uint64(1 << each.slot % BITS)
         if self._came:
-            bits = word_bits((each.slot for each in self._came), self._words)
+            bits = word_bits((each.slot for each in self._came), self.registry.words)
             self._old.setdefault(stream.alias, []).append(attach(rows, lineage & bits))
         return attach(rows, lineage)
 
@@ -136,10 +135,10 @@ class HubCell(Cell):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of each query among results of the shared join."""
         by_slot = {each.slot: each.query for each in queries}
-        wanted = word_bits(by_slot, self._words)
+        wanted = word_bits(by_slot, self.registry.words)
         for rows in gathered(results, _ROWS):
             lineages = [
-                [rows.column(name_of(ColumnRef(alias, name))).to_numpy() for name in columns(self._words)]
+                [rows.column(name_of(ColumnRef(alias, name))).to_numpy() for name in columns(len(wanted))]
                 for alias in self._join.join.aliases
             ]
             words = [word & bits for word, bits in zip(intersect(lineages), wanted, strict=True)]
@@ -194,10 +193,10 @@ class HubProcessor(CellProcessor):
         after = registry.after(changes, now, watermark)
         if changes:
             self._log.put_text(_QUERIES, to_text(after))
-        window = [each for each in after.queries if each.batch == now and each.query.since == "window"]
-        if kept is None or window or not kept.takes(after):
+        if kept is None or not kept.takes(after):
             if kept is not None:
                 look_again()
+            window = [each for each in after.queries if each.batch == now and each.query.since == "window"]
             kept = HubCell(self._task, after, self._log.text(LESSONS), window)
         if number == 0 and changes:
             kept.made = after.newest.number
