@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -27,7 +26,7 @@ from millrace.sql.plan import BlockPlan, Plan, with_inputs
 from millrace.sql.planner.planner import Planner
 from millrace.sql.syntax.parse import parse
 from millrace.streams.hub.cell import CHANGES, HubProcessor
-from millrace.streams.hub.delivery import Deliver, Sink
+from millrace.streams.hub.delivery import Deliver, Sink, write_empty
 from millrace.streams.hub.folder import WRITING, Folder, locate_writable
 from millrace.streams.hub.query import ENVELOPE, Change, Since, StandingQuery
 from millrace.streams.plan import deal
@@ -117,40 +116,44 @@ class Hub:
             if callable(sink):
                 self._functions[query.id] = sink  # before a micro-batch can begin with the query
             else:
-                query = replace(query, sink=self._begin_files(query, sink, listed))
+                query = self._begin_files(query, sink, listed)
             try:
                 self._folder.write(Change(query.id, (*stand, query.id), query))
             except MillraceError:
                 self._functions.pop(query.id, None)  # the number may be another's
                 raise
 
-    def _begin_files(self, query: StandingQuery, sink: str | Path, others: Sequence[StandingQuery]) -> str:
-        """Return the folder of a query's files; whoever reads it finds the columns before there are rows."""
-        name, schema, storage = query.name, query.schema, self._folder.storage
+    def _begin_files(
+        self, query: StandingQuery, sink: str | Path, others: Sequence[StandingQuery]
+    ) -> StandingQuery:
+        """Return a query with the folder of its files, which whoever reads it finds the columns in."""
+        name, storage = query.name, self._folder.storage
         store, path = locate_writable(sink, storage)
         for other in others:
             taken = other.sink and Store.identity(*locate_writable(other.sink, storage))
             if taken == store.identity(path):
                 raise InputError(f"query {name!r}: {path} is the sink of query {other.name!r}: give another")
-        lower = [column.lower() for column in schema.names]
+        lower = [column.lower() for column in query.schema.names]
         twice = sorted({column for column in lower if lower.count(column) > 1})
         if twice:
             raise InputError(
                 f"query {name!r} has several columns {', '.join(twice)}, which a file cannot have: name them "
                 "apart with AS"
             )
+        query = replace(query, sink=path)
         try:
-            empty = f"{path}/empty.parquet"
-            with store.naming(empty, "write"), store.writing(empty) as file:
-                pq.write_table(schema.empty_table(), file)
+            write_empty(query, storage)
         except StoreError as error:
             raise InputError(
                 f"query {name!r}: {error}; give a folder that the hub may make and write to"
             ) from error
-        return path
+        return query
 
     def remove(self, name: str) -> None:
         """Remove a query; the next micro-batch goes on without it. What it has written stays.
+
+        A micro-batch that has failed runs again with it. If its sink fails there, its rows are lost, and the
+        error is logged: so you can remove a query whose sink ends the hub.
 
         Raises:
             InputError: There is none of that name.
@@ -192,7 +195,8 @@ class Hub:
         with WRITING:
             for path in (folder.path, f"{folder.path}/changes", *sinks):
                 store, place = locate_writable(path, folder.storage)
-                store.clean(place)
+                with suppress(StoreError):  # or a query could not be removed for the sake of its sink
+                    store.clean(place)
         dealt = deal(self._spark, self._block, self._times, self._options)
         # One more source of the cells: a row, as BLOCK_SCHEMA has them, for each change and cell.
         texts = self._spark.readStream.schema("value string").option("wholetext", True)

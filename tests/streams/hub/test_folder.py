@@ -15,7 +15,7 @@ from millrace.engine.plan.expressions import ColumnRef
 from millrace.errors import InputError, StateError
 from millrace.options import StorageOptions
 from millrace.parquet import store as stores
-from millrace.streams.hub.delivery import Write
+from millrace.streams.hub.delivery import Deliver, Write
 from millrace.streams.hub.folder import Folder, locate_writable
 from millrace.streams.hub.query import ENVELOPE, Change, StandingQuery
 from tests.spark.test_object_stores import Server
@@ -186,6 +186,48 @@ def test_who_reads_late_sees_the_same_queries(tmp_path_factory, given_steps):
         folder.write(change)
     for folder in (*everyone, begun(path)):
         assert {each.id: each.state for each in folder.queries()} == states
+
+
+class Rows:
+    """The results of a micro-batch, without Spark."""
+
+    schema = None
+
+    def __init__(self, *batches):
+        self.batches = batches
+
+    def mapInArrow(self, function, schema):  # Spark's name
+        return Rows(*function(iter(self.batches)))
+
+    def toArrow(self):
+        return pa.Table.from_batches(self.batches, ENVELOPE)
+
+
+def test_a_query_whose_sink_fails_can_leave(tmp_path, caplog):
+    """Its last rows are lost, and the others go on; while it stands, its sink ends the hub."""
+    (tmp_path / "file").touch()
+    folder = begun(tmp_path / "hub")
+    folder.write(came(1, sink=f"{tmp_path}/file/out"))
+    folder.write(came(2))
+    folder.write(came(3, sink=f"{tmp_path}/out"))
+    block = pa.record_batch({"n": pa.array([7])}).serialize().to_pybytes()
+    rows = Rows(pa.RecordBatch.from_pylist([{"query": n, "block": block} for n in (1, 2, 3)], ENVELOPE))
+    given = []
+
+    def sink(table, batch):
+        given.append(table.to_pylist())
+        raise ValueError("the sink is full")
+
+    deliver = Deliver(folder, {2: sink})
+    with pytest.raises(InputError, match=r"cannot write .*file"):
+        deliver(rows, 0)
+    folder.write(Change(4, (2, 3)))
+    with pytest.raises(ValueError, match=r"^the sink is full$"):
+        deliver(rows, 0)
+    folder.write(Change(5, (3,)))
+    deliver(rows, 0)
+    assert given == [[{"n": 7}]] * 2 and pq.read_table(tmp_path / "out")["n"].to_pylist() == [7]
+    assert [record.args for record in caplog.records] == [("q1",), ("q1",), ("q2",)]
 
 
 def test_an_object_store_has_all_of_it():

@@ -2,14 +2,15 @@
 
 Tasks write files themselves, under names that are the micro-batch's and the partition's: one that runs again
 replaces them by the same rows. Functions are called where the query was started, with the micro-batch's
-number, and may be called again with it.
+number, and may be called again with it. A sink that fails ends the hub, until its query is removed.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ from millrace.options import StorageOptions
 from millrace.spark.worker import partition_number, worker_task
 from millrace.streams.hub.folder import Folder, locate_writable
 from millrace.streams.hub.query import StandingQuery
+
+_log = logging.getLogger("millrace")
 
 Sink = Callable[[pa.Table, int], Any]
 """Is given the rows of a query in a micro-batch, and the micro-batch's number."""
@@ -75,19 +78,48 @@ class Deliver:
     def __call__(self, rows: DataFrame, batch: int) -> None:
         # Those whose removal is made have no rows any more.
         queries = {query.id: query for query in self.folder.queries()}
-        files = {id_: query for id_, query in queries.items() if query.sink is not None}
+        files = {}
+        for query in queries.values():
+            if query.sink is not None:
+                with _let_leave(query):
+                    if query.state == "leaving":
+                        write_empty(query, self.folder.storage)
+                    files[query.id] = query
         left = rows.mapInArrow(Write(files, self.folder.storage, batch), rows.schema).toArrow()
         made = pc.max(left.column("made")).as_py()
         if made is not None:
             self.folder.note_made(made)
         for number, table in sorted(_read_blocks(left, queries).items()):
             if number in self.functions:
-                self.functions[number](table, batch)
+                with _let_leave(queries[number]):
+                    self.functions[number](table, batch)
             elif queries[number].state != "leaving":
                 name = queries[number].name
                 raise InputError(
                     f"query {name!r} has no function to give its rows to: give hub() sinks={{{name!r}: …}}"
                 )
+
+
+def write_empty(query: StandingQuery, storage: StorageOptions) -> None:
+    """Write a file of no rows to a query's folder: whoever reads it finds the columns before there are rows.
+
+    Raises:
+        InputError: Nothing can be written there.
+    """
+    store, folder = locate_writable(query.sink or "", storage)
+    with store.naming(folder, "write"), store.writing(f"{folder}/empty.parquet") as file:
+        pq.write_table(query.schema.empty_table(), file)
+
+
+@contextmanager
+def _let_leave(query: StandingQuery) -> Iterator[None]:
+    """Log what a sink raises whose query is leaving, for no later micro-batch could begin without it."""
+    try:
+        yield
+    except Exception:
+        if query.state != "leaving":
+            raise
+        _log.exception("query %r is removed, and its last rows are lost, for its sink fails", query.name)
 
 
 def _read_blocks(
