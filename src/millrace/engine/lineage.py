@@ -67,21 +67,24 @@ def attach(rows: pa.RecordBatch, lineage: Array) -> pa.RecordBatch:
     )
 
 
-def intersect(lineages: Sequence[Sequence[Array]]) -> list[Array]:
-    """Return the words of results' lineages, of each component's; none of no components."""
-    return [reduce(np.bitwise_and, words) for words in zip(*lineages, strict=True)]
+def rows_by_slot(rows: pa.RecordBatch, aliases: Sequence[str], wanted: Array) -> Iterator[tuple[int, Array]]:
+    """Yield each wanted slot that is set in a result's lineage, with the rows that it is set in, in order.
 
-
-def rows_by_slot(words: Sequence[Array]) -> Iterator[tuple[int, Array]]:
-    """Yield each slot that is set in some lineage, with the rows that it is set in, in order."""
-    for number, word in enumerate(words):
+    Args:
+        rows: Results of the shared join. A lineage has the bits that all of its components have.
+        aliases: The components.
+        wanted: A lineage with the bits that are looked for.
+    """
+    for number, name in enumerate(columns(len(wanted))):
+        words = [rows.column(name_of(ColumnRef(alias, name))).to_numpy() for alias in aliases]
+        word = reduce(np.bitwise_and, words, wanted[number])
         if not word.any():
             continue
         bits = np.unpackbits(word.astype("<u8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
-        slots, rows = np.nonzero(bits.T)
+        slots, places = np.nonzero(bits.T)
         first = np.flatnonzero(np.diff(slots, prepend=-1))
         for start, end in zip(first, [*first[1:], len(slots)], strict=True):
-            yield number * BITS + int(slots[start]), rows[start:end]
+            yield number * BITS + int(slots[start]), places[start:end]
 
 
 def with_lineages(join: JoinSpec, words: int, reads: Collection[ColumnRef]) -> JoinSpec:

@@ -22,15 +22,13 @@ from millrace.engine.lineage import (
     Array,
     GroupedFilter,
     attach,
-    columns,
-    intersect,
     name_of,
     rows_by_slot,
     with_lineages,
     word_bits,
 )
 from millrace.engine.plan.evaluation import evaluate
-from millrace.engine.plan.expressions import ColumnRef, columns_of
+from millrace.engine.plan.expressions import columns_of
 from millrace.spark.worker import look_again
 from millrace.streams.arrivals import Arrived
 from millrace.streams.block_log import LESSONS, Head
@@ -137,17 +135,12 @@ class HubCell(Cell):
         by_slot = {each.slot: each.query for each in queries}
         wanted = word_bits(by_slot, self.registry.words)
         for rows in gathered(results, _ROWS):
-            lineages = [
-                [rows.column(name_of(ColumnRef(alias, name))).to_numpy() for name in columns(len(wanted))]
-                for alias in self._join.join.aliases
-            ]
-            words = [word & bits for word, bits in zip(intersect(lineages), wanted, strict=True)]
-            own = ((by_slot[slot], _result(rows, by_slot[slot], at)) for slot, at in rows_by_slot(words))
-            blocks = [
-                {"query": query.id, "rows": block.num_rows, "block": block.serialize().to_pybytes()}
-                for query, block in own
-                if block.num_rows
-            ]
+            blocks = []
+            for slot, places in rows_by_slot(rows, self._join.join.aliases, wanted):
+                block = _result(rows, by_slot[slot], places)
+                if block.num_rows:
+                    data = block.serialize().to_pybytes()
+                    blocks.append({"query": by_slot[slot].id, "rows": block.num_rows, "block": data})
             if blocks:
                 yield pa.RecordBatch.from_pylist(blocks, ENVELOPE)
 
