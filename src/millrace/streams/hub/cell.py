@@ -183,16 +183,16 @@ class HubProcessor(CellProcessor):
             registry = Registry() if text is None else read_text(text)
         changes = [change for change in map(read_text, blocks.get(CHANGES, ())) if change]
         now = head.batch + 1
-        after = registry.after(changes, now, watermark)
         if changes:
-            self._log.put_text(_QUERIES, to_text(after))
-        if kept is None or not kept.takes(after):
+            registry = registry.after(changes, now, watermark)
+            self._log.put_text(_QUERIES, to_text(registry))
+        if kept is None or not kept.takes(registry):
             if kept is not None:
                 look_again()
-            window = [each for each in after.queries if each.batch == now and each.query.since == "window"]
-            kept = HubCell(self._task, after, self._log.text(LESSONS), window)
+            window = [each for each in registry.queries if each.batch == now and each.query.since == "window"]
+            kept = HubCell(self._task, registry, self._log.text(LESSONS), window)
         if number == 0 and changes:
-            kept.made = after.newest.number
+            kept.made = registry.newest.number
         return kept
 
     def _counted(self, batch: pa.RecordBatch) -> int:

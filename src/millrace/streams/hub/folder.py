@@ -110,7 +110,7 @@ class Folder:
                 f"{self.path}/{_name(len(changes))} is missing: expected all changes up to {made}, which "
                 "cells have read; restore it"
             )
-        stand, before = changes[-1].stand, changes[made].stand
+        stand, before = set(changes[-1].stand), set(changes[made].stand)
         queries = []
         for number, change in enumerate(changes):
             if change.query is not None and (number in stand or number in before or number > made):

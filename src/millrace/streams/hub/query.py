@@ -144,10 +144,11 @@ class Registry:
         ``batch`` is the micro-batch that they come with; its watermark is in microseconds.
         """
         newest = max((self.newest, *changes), key=lambda change: change.number)
-        queries = [each for each in self.queries if each.query.id in newest.stand]
+        stand = set(newest.stand)
+        queries = [each for each in self.queries if each.query.id in stand]
         came = {each.query.id: each.query for each in changes if each.query is not None}
         words, last = self.words, self.last
-        for id_ in sorted(came.keys() & {*newest.stand} - {each.query.id for each in queries}):
+        for id_ in sorted(came.keys() & stand - {each.query.id for each in queries}):
             words = max(words, len(queries) // BITS + 1)
             slots = {each.slot for each in queries}
             turn = (slot % (words * BITS) for slot in range(last + 1, last + 1 + words * BITS))
