@@ -298,5 +298,5 @@ def _show(block: Block, task: ContinuousJoin, cube: Cube) -> str:
     if task.preserved is not None:
         lines.append(f"  rows of {task.preserved} without a match come out with nulls when they expire")
     lines += [f"  {show(join)}" for join in task.join.outer]
-    lines += [f"  where {predicate}" for predicate in task.join.residuals]
+    lines += [f"  where {show(predicate)}" for predicate in task.join.residuals]
     return "\n".join(lines)
