@@ -303,12 +303,12 @@ LEFT = [
 ]
 
 
-find = preserving.PreservingCell._find_unmatched
+give_up = preserving.PreservingCell.give_up
 BROKEN_LEFT = {
     "nulls come early": (
         preserving.PreservingCell,
-        "_find_unmatched",
-        lambda self, until: find(self, until + 3 * SECOND),
+        "give_up",
+        lambda self, watermark: give_up(self, watermark and watermark + 3 * SECOND),
     ),
     "matches are forgotten": (preserving.PreservingCell, "_restore", Cell._restore),
     "matched rows leave the log": (cluster_module, "retention", lambda s, b, _: retention(s, b)),
@@ -326,6 +326,17 @@ def test_broken_rules_of_left_joins_are_caught(monkeypatch, rule):
     monkeypatch.setattr(*BROKEN_LEFT[rule])
     got, want = play_left(LEFT, FAILURES, restarts, anew=3)
     assert got != want
+
+
+def test_rows_with_a_null_key_that_wait_for_no_match_leave_memory():
+    """Although one of the far future, which came before them, waits on."""
+    cluster = Cluster(join_of("ab", 0, preserved="a"), 0)
+    cluster.batch({"a": [(None, 10**9, 0)]})
+    for second in range(1, 30):
+        cluster.batch({"a": [(None, second, second)] * 40}, watermark=second)
+    assert sum(each["b"] is None for each in cluster.results) == len(cluster.results) == 28 * 40 - 40
+    (cell,) = cluster.processes[0].values()
+    assert cell.nbytes - cell.run.nbytes < 10_000
 
 
 def test_what_is_late_is_so_in_a_cell_that_was_silent():
