@@ -19,7 +19,7 @@ from millrace.streams import cell as cells, preserving
 from millrace.streams.block_log import Head
 from millrace.streams.cell import Cell
 from millrace.streams.retention import retention
-from millrace.streams.task import ContinuousJoin
+from millrace.streams.task import ContinuousJoin, Stream
 from tests.gate import examples
 from tests.streams import cluster as cluster_module
 from tests.streams.cluster import LOST, SCHEMA, SECOND, Cluster, answer, join_of, rows_of
@@ -228,11 +228,11 @@ def unbroken():
     assert got == want
 
 
-expiry, follow = Cell._expiry, Head.follow
+expires, follow = Stream.expires, Head.follow
 BROKEN = {
-    "evicts too early": (Cell, "_expiry", lambda self, part: expiry(self, part) - 9 * SECOND),
+    "evicts too early": (Stream, "expires", lambda self, newest: expires(self, newest) - 9 * SECOND),
     "trusts a failed attempt": (Cell, "follows", lambda self, head: True),
-    "forgets what it missed": (Cell, "_take_in", lambda self, missed: None),
+    "forgets what it missed": (Cell, "_restore", lambda self, arrived: [0 for _ in arrived]),
     "keeps old names of blocks": (Head, "follow", lambda self, token, **_: follow(self, token)),
 }
 
@@ -407,8 +407,8 @@ def test_another_join_is_refused_and_another_version():
     cluster.batch({"a": [(1, 2, 2)]})
     for state in cluster.state.data["log"].values():
         text, nothing = state["head",]
-        state["head",] = (text.replace('"format":5', '"format":4'), nothing)
-    with pytest.raises(StateError, match=r"has format 4.*reads format 5: go on with the version that wrote"):
+        state["head",] = (text.replace('"format":6', '"format":5'), nothing)
+    with pytest.raises(StateError, match=r"has format 5.*reads format 6: go on with the version that wrote"):
         cluster.batch({"a": [(1, 3, 3)]})
 
 

@@ -36,8 +36,8 @@ class PreservingCell(Cell):
         sources = (column.source for column in task.join.output)
         self._kept = [ROW, *dict.fromkeys(ref.column for ref in sources if ref.relation == self._alias)]
         self._came = 0
-        # Tuples without a match before this micro-batch, in order of arrival: what results have of them, their
-        # numbers, the watermark, microseconds, at which they are given out, and whether it has none now.
+        # Tuples without a match before this micro-batch, as they came: what results have of them, their
+        # numbers, the watermark, microseconds, that gives them out, and whether they still have no match.
         self._waiting: list[pa.RecordBatch] = []
         self._numbers, self._due = np.empty(0, np.int64), np.empty(0, np.int64)
         self._is_alone = np.empty(0, np.bool_)
@@ -66,11 +66,12 @@ class PreservingCell(Cell):
         if stream.alias != self._alias:
             return rows
         numbers = np.arange(self._came, self._came + rows.num_rows)
-        due = rows.column(stream.time).cast(pa.int64()).to_numpy() + stream.keeps + 1
+        times = rows.column(stream.time).cast(pa.int64()).to_numpy()
         self._came += rows.num_rows
         rows = rows.append_column(ROW, pa.array(numbers))
         self._waiting.append(rows.select(self._kept))
-        self._numbers, self._due = np.append(self._numbers, numbers), np.append(self._due, due)
+        self._numbers = np.append(self._numbers, numbers)
+        self._due = np.append(self._due, times + stream.expires(0))
         self._is_alone = np.append(self._is_alone, np.ones(rows.num_rows, np.bool_))
         return rows
 
@@ -83,9 +84,9 @@ class PreservingCell(Cell):
         self._is_alone[np.isin(self._numbers, numbers.to_numpy())] = False
         return pa.RecordBatch.from_arrays(columns, schema=self._task.join.output_schema)
 
-    def give_up(self, watermark: int | None) -> Iterator[pa.RecordBatch]:
+    def give_up(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """Yield tuples, widened by nulls, that have found no match and now find none any more."""
-        is_due = self._due <= (0 if watermark is None else watermark)
+        is_due = self._due <= watermark
         gone, stay = self._is_alone & is_due, self._is_alone & ~is_due
         waiting, self._waiting, end = self._waiting, [], 0
         for rows in waiting:

@@ -94,7 +94,7 @@ class CellProcessor(StatefulProcessor):
     def _work(self, number: int, blocks: Blocks, milliseconds: int) -> Iterator[pd.DataFrame]:
         began = time.perf_counter()
         task, log = self._task, self._log
-        watermark = milliseconds * 1000 if milliseconds > 0 else None
+        watermark = milliseconds * 1000  # 0 until there is one, which is what Spark's joins go by, too
         head = log.head() or Head(task.fingerprint)
         # Each cell knows the watermark of each micro-batch, for what is late does not depend on the cell.
         tick = self._wake(head, milliseconds)
@@ -107,8 +107,7 @@ class CellProcessor(StatefulProcessor):
         rebuilt, before = cell is not kept and head.batch >= 0, cell.restored  # it has worked before
         del kept  # the memory of one that does not go on
         cell.catch_up(log, head)
-        # Until the first one Spark's watermark is 0, and that is what its joins go by.
-        came = self._arrived(blocks, head.watermark or 0)
+        came = self._arrived(blocks, head.watermark)
         results = 0
         for batch in chain(cell.extend(came), cell.give_up(watermark)):
             results += self._counted(batch)
@@ -126,7 +125,6 @@ class CellProcessor(StatefulProcessor):
             replace(
                 head,
                 batch=cell.batch,
-                token=cell.token,
                 watermark=watermark,
                 timer=None if cell.due is None else -(-cell.due // 1000),
                 chain=head.follow(cell.token, anew=anew),
@@ -153,9 +151,7 @@ class CellProcessor(StatefulProcessor):
         """Return how many results a cell gives out with a batch."""
         return int(batch.num_rows)
 
-    def _begin(
-        self, number: int, kept: Cell | None, head: Head, blocks: Blocks, watermark: int | None
-    ) -> Cell:
+    def _begin(self, number: int, kept: Cell | None, head: Head, blocks: Blocks, watermark: int) -> Cell:
         """Return the cell to go on with, which has to catch up: the one that was kept, or a new one."""
         kind = Cell if self._task.preserved is None else PreservingCell
         return kept or kind(self._task, self._log.text(LESSONS))
