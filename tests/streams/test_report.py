@@ -94,11 +94,15 @@ def test_orders_change_when_most_tuples_take_another():
     """A beginning of an order is that order; cells are added up, and tell of a bounded number of orders."""
     one = StreamFigures("o", 1, 0, 0, 5, 100, 10, 50, 1, None)
     lines = [
-        encode_cell([one], (("o → p", 3),), rows=1),
-        encode_cell([one], (("o → p", 2), ("o → s", 9)), rows=3),
+        encode_cell([one], (("o → p", 3),), results=1),
+        encode_cell([one], (("o → p", 2), ("o → s", 9)), results=3),
     ]
     assert decode_cells(lines) == {
-        "rows": 4,
+        "results": 4,
+        "rows": 2,
+        "late": 0,
+        "expired": 0,
+        "held": 10,
         "streams": (StreamFigures("o", 2, 0, 0, 10, 200, 20, 100, 2, None),),
         "orders": (("o → s", 9), ("o → p", 5)),
     }
@@ -129,7 +133,7 @@ def test_a_stream_without_a_join_of_millraces_has_no_report(streaming):
 def test_event_times_beyond_the_year_9999_are_told():
     """Spark's timestamps reach further than Python's."""
     late = 253_402_300_800_000_000  # microseconds, the first of the year 10000
-    sums = ("rows", "late", "results", "expired", "held", "bytes", "restored", "rebuilt", "worked")
+    sums = ("results", "bytes", "restored", "rebuilt", "worked")
     line = encode_cell([StreamFigures("o", 1, 0, 0, 1, 8, 8, 8, 0, late)], (), **dict.fromkeys(sums, 1))
     progress = SimpleNamespace(
         id="q",

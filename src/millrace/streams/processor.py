@@ -135,11 +135,7 @@ class CellProcessor(StatefulProcessor):
         line = encode_cell(
             cell.streams(counted, expired),
             cell.run.take_orders(),
-            rows=sum(each.rows.num_rows for each in counted.values()),
-            late=sum(each.late for each in counted.values()),
             results=results,
-            expired=sum(expired.values()),
-            held=cell.held,
             bytes=cell.nbytes,
             restored=cell.restored - before,
             rebuilt=int(rebuilt),
