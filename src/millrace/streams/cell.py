@@ -74,11 +74,6 @@ class Cell:
         return self.run.nbytes
 
     @property
-    def held(self) -> int:
-        """Tuples of streams that are kept."""
-        return sum(self.run.held(alias) for alias in self._ends)
-
-    @property
     def is_worn(self) -> bool:
         """Whether the eddy should be made anew.
 
@@ -87,9 +82,10 @@ class Cell:
         """
         if any(table.is_changed(states) for table, states in self._watched):
             return True
-        if self._stuck > max(_STUCK, self.held - self._stuck):
-            return True
-        return any(self.run.rows(alias) > _MOST_ROWS for alias in self._ends)
+        held = sum(self.run.held(alias) for alias in self._ends)
+        return self._stuck > max(_STUCK, held - self._stuck) or any(
+            self.run.rows(alias) > _MOST_ROWS for alias in self._ends
+        )
 
     def streams(self, arrived: Mapping[int, Arrived], expired: Mapping[str, int]) -> Iterator[StreamFigures]:
         """Yield the figures of each stream, after a micro-batch.

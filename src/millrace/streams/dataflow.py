@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -71,19 +72,8 @@ def _slots(frame: DataFrame) -> dict[tuple[DataType, int], str]:
     return slots
 
 
-def untagged(batch: pa.RecordBatch, layouts: Mapping[int, Layout]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of a union's batch with their tags, in order; layouts are by tag."""
-    tags = batch.column(0).to_numpy()
-    ends = [*(np.flatnonzero(np.diff(tags)) + 1).tolist(), len(tags)] if len(tags) else []
-    start = 0
-    for end in ends:
-        layout, rows = layouts[int(tags[start])], batch.slice(start, end - start)
-        yield int(tags[start]), normalise(rows.select(list(layout.columns)), layout.schema)
-        start = end
-
-
 @dataclass(frozen=True)
-class Pack:
+class Packer:
     """Deals the tuples of one partition of all streams to cells.
 
     Attributes:
@@ -107,8 +97,11 @@ class Pack:
             for number in self.layouts
         }
         for batch in batches:
-            for number, rows in untagged(batch, self.layouts):
-                yield from map(self._keyed, writers[number].add(rows))
+            tags = batch.column(0).to_numpy()
+            for start, end in pairwise(np.flatnonzero(np.diff(tags, prepend=-1, append=-1)).tolist()):
+                layout = self.layouts[tag := int(tags[start])]
+                rows = normalise(batch.slice(start, end - start).select(list(layout.columns)), layout.schema)
+                yield from map(self._keyed, writers[tag].add(rows))
         for writer in writers.values():
             yield from map(self._keyed, writer.finish())
 
@@ -119,7 +112,7 @@ class Pack:
 
 
 @dataclass(frozen=True)
-class Unpack:
+class Unpacker:
     """Makes rows of the blocks that cells give out; the schema is of the result."""
 
     schema: pa.Schema

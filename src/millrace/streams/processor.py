@@ -19,7 +19,7 @@ from millrace.errors import StateError
 from millrace.reports.micro_batch import encode_cell
 from millrace.spark.exchange import NOTHING
 from millrace.spark.worker import acknowledge, keep_modules
-from millrace.streams.arrivals import Arrived, arrived
+from millrace.streams.arrivals import Arrived, sort_arrivals
 from millrace.streams.block_log import LESSONS, Head, Log
 from millrace.streams.cell import Cell, keep_cell, take_cell
 from millrace.streams.preserving import PreservingCell
@@ -158,8 +158,8 @@ class CellProcessor(StatefulProcessor):
         for stream in self._task.streams:
             schema = self._task.schema_of(stream)
             own = [pa.ipc.read_record_batch(pa.py_buffer(b), schema) for b in blocks.get(stream.number, ())]
-            if own and (in_time := arrived(own, stream.time, watermark)) is not None:
-                came[stream.number] = in_time
+            if own:
+                came[stream.number] = sort_arrivals(own, stream.time, watermark)
         return came
 
     def _wake(self, head: Head, milliseconds: int) -> int:
