@@ -339,6 +339,15 @@ def test_rows_with_a_null_key_that_wait_for_no_match_leave_memory():
     assert cell.nbytes - cell.run.nbytes < 10_000
 
 
+def test_a_row_at_the_end_of_time_waits_for_its_match():
+    """Spark's timestamps end where 64 bits of microseconds do, and its retention goes beyond."""
+    last = ((1 << 63) - 1) // SECOND
+    cluster = Cluster(join_of("ab", WINDOW, preserved="a"), 0)
+    for arrived in ({"a": [(0, last, 1)]}, {"b": [(0, 3, 2)]}, {"b": [(0, last, 3)]}):
+        cluster.batch(arrived, watermark=1)
+    assert [(each["a"], each["b"]) for each in cluster.results] == [(1, 3)]
+
+
 def test_what_is_late_is_so_in_a_cell_that_was_silent():
     """Late is what the micro-batch before had the watermark of, or earlier, whoever had tuples in it.
 

@@ -25,6 +25,8 @@ from millrace.streams.task import ContinuousJoin, Stream
 ROW = "\0row"
 """Column of the preserved stream's tuples in memory: their number in the cell, in order of arrival."""
 
+_NEVER = (1 << 63) - 1
+
 
 class PreservingCell(Cell):
     """The state of a cell after some micro-batch; ``lessons`` are of earlier eddies of the cell."""
@@ -71,7 +73,8 @@ class PreservingCell(Cell):
         rows = rows.append_column(ROW, pa.array(numbers))
         self._waiting.append(rows.select(self._kept))
         self._numbers = np.append(self._numbers, numbers)
-        self._due = np.append(self._due, times + stream.expires(0))
+        stays = stream.expires(0)
+        self._due = np.append(self._due, np.minimum(times, _NEVER - stays) + stays)
         self._is_alone = np.append(self._is_alone, np.ones(rows.num_rows, np.bool_))
         return rows
 
