@@ -70,7 +70,7 @@ class StreamWatch(StreamingQueryListener, AbstractContextManager["StreamWatch"])
     ) -> None:
         self._spark, self._call, self._over = spark, call, over
         self._changed = threading.Condition()
-        self._running: set[str] = set()
+        self._running = self._active()
         self._error: Exception | None = None
         self._listens = True
         spark.streams.addListener(self)
@@ -83,13 +83,17 @@ class StreamWatch(StreamingQueryListener, AbstractContextManager["StreamWatch"])
         """
         if not self._listens:
             return
-        active = {str(query.runId) for query in self._spark.streams.active}
+        active = self._active()
         with self._changed:
             self._changed.wait_for(lambda: self._running <= active, _PATIENCE)
         self._spark.streams.removeListener(self)
         self._listens = False
         if self._error is not None:
             raise self._error
+
+    def _active(self) -> set[str]:
+        """Return the runs of the session's queries that have not ended."""
+        return {str(query.runId) for query in self._spark.streams.active}
 
     def __exit__(self, *_: object) -> None:
         self.stop()
