@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 
 import numpy as np
@@ -41,35 +41,22 @@ class Layout:
 def tagged_union(
     streams: Mapping[int, DataFrame], schemas: Mapping[int, pa.Schema]
 ) -> tuple[DataFrame, dict[int, Layout]]:
-    """Return streams as one, and the layout of each, by tag.
+    """Return streams as one, and the layout of each, by tag; each column is in the next slot of its type.
 
     Schemas have the names and types that the columns are to have, by position.
     """
-    slots = {tag: _slots(frame) for tag, frame in streams.items()}
-    every = list(dict.fromkeys(slot for each in slots.values() for slot in each))
-    sides = []
+    slots: dict[tuple[DataType, int], str] = {}
+    sides, own = [], {}
     for tag, frame in streams.items():
-        own = slots[tag]
-        columns = [
-            (sf.col(f"`{own[slot]}`") if slot in own else sf.lit(None).cast(slot[0])).alias(f"slot_{n}")
-            for n, slot in enumerate(every)
-        ]
-        sides.append(frame.select(sf.lit(tag).alias("tag"), *columns))
-    layouts = {
-        tag: Layout(schemas[tag], tuple(1 + every.index(slot) for slot in each))
-        for tag, each in slots.items()
-    }
-    return reduce(DataFrame.union, sides), layouts
-
-
-def _slots(frame: DataFrame) -> dict[tuple[DataType, int], str]:
-    """Return columns by their type and a number among those of that type."""
-    seen: Counter[DataType] = Counter()
-    slots = {}
-    for field in frame.schema.fields:
-        slots[field.dataType, seen[field.dataType]] = field.name
-        seen[field.dataType] += 1
-    return slots
+        seen: Counter[DataType] = Counter()
+        own[tag] = list[str]()
+        for field in frame.schema.fields:
+            own[tag].append(slots.setdefault((field.dataType, seen[field.dataType]), f"slot_{len(slots)}"))
+            seen[field.dataType] += 1
+        sides.append(frame.toDF(*own[tag]).select(sf.lit(tag).alias("tag"), "*"))
+    union = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), sides)
+    places = {name: place for place, name in enumerate(union.columns)}
+    return union, {tag: Layout(schemas[tag], tuple(places[name] for name in own[tag])) for tag in own}
 
 
 @dataclass(frozen=True)
