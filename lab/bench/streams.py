@@ -31,23 +31,26 @@ from millrace.engine.plan.spec import Equality, JoinSpec, RelationSpec
 from millrace.errors import ExecutionError
 from millrace.options import Options
 from millrace.reports.micro_batch import micro_batch
-from millrace.streams import plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+_TRACKED = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
+"""Whether Spark counts the rows that it keeps, which takes it time."""
+
 SETTINGS = {
-    **plan.SETTINGS,
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    _TRACKED: "false",
     "spark.sql.streaming.join.stateFormatVersion": "4",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
     "spark.sql.streaming.pollingDelay": "300",
     "spark.sql.shuffle.partitions": "2",
 }
-_TRACKED = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
-"""Whether Spark counts the rows that it keeps, which takes it time."""
-
 SCHEMA = "k bigint, t timestamp, v double"
 SKIPPED = 3
 """The first micro-batches, in which workers start, do not count."""

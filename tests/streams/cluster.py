@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from copy import deepcopy
 from dataclasses import replace
@@ -17,6 +16,7 @@ import pytest
 from millrace.engine.plan.expressions import Column, ColumnRef, Compare
 from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.options import Options
+from millrace.reports.micro_batch import decode_cells
 from millrace.spark.task_inputs import InlineTable
 from millrace.streams import cell as cells, processor as processing
 from millrace.streams.processor import CONTROL, CellProcessor
@@ -197,7 +197,7 @@ class Cluster:
         for row in out:
             if row["block"] is not None:
                 self.results += self.read(pa.py_buffer(row["block"]))
-        self.rows += [json.loads(row["cells"])["sums"] for row in out[-1:]]
+        self.rows += [decode_cells([row["cells"]]) for row in out[-1:]]
         if watermark is not None:
             self.watermark = max(self.watermark, watermark * 1000)
 

@@ -19,7 +19,7 @@ from millrace.streams import cell as cells, preserving
 from millrace.streams.block_log import Head
 from millrace.streams.cell import Cell
 from millrace.streams.retention import retention
-from millrace.streams.task import ContinuousJoin
+from millrace.streams.task import ContinuousJoin, Stream
 from tests.gate import examples
 from tests.streams import cluster as cluster_module
 from tests.streams.cluster import LOST, SCHEMA, SECOND, Cluster, answer, join_of, rows_of
@@ -228,11 +228,11 @@ def unbroken():
     assert got == want
 
 
-expiry, follow = Cell._expiry, Head.follow
+expires, follow = Stream.expires, Head.follow
 BROKEN = {
-    "evicts too early": (Cell, "_expiry", lambda self, part: expiry(self, part) - 9 * SECOND),
+    "evicts too early": (Stream, "expires", lambda self, newest: expires(self, newest) - 9 * SECOND),
     "trusts a failed attempt": (Cell, "follows", lambda self, head: True),
-    "forgets what it missed": (Cell, "_take_in", lambda self, missed: None),
+    "forgets what it missed": (Cell, "_restore", lambda self, arrived: [0 for _ in arrived]),
     "keeps old names of blocks": (Head, "follow", lambda self, token, **_: follow(self, token)),
 }
 
@@ -303,12 +303,12 @@ LEFT = [
 ]
 
 
-find = preserving.PreservingCell._find_unmatched
+give_up = preserving.PreservingCell.give_up
 BROKEN_LEFT = {
     "nulls come early": (
         preserving.PreservingCell,
-        "_find_unmatched",
-        lambda self, until: find(self, until + 3 * SECOND),
+        "give_up",
+        lambda self, watermark: give_up(self, watermark and watermark + 3 * SECOND),
     ),
     "matches are forgotten": (preserving.PreservingCell, "_restore", Cell._restore),
     "matched rows leave the log": (cluster_module, "retention", lambda s, b, _: retention(s, b)),
@@ -326,6 +326,26 @@ def test_broken_rules_of_left_joins_are_caught(monkeypatch, rule):
     monkeypatch.setattr(*BROKEN_LEFT[rule])
     got, want = play_left(LEFT, FAILURES, restarts, anew=3)
     assert got != want
+
+
+def test_rows_with_a_null_key_that_wait_for_no_match_leave_memory():
+    """Although one of the far future, which came before them, waits on."""
+    cluster = Cluster(join_of("ab", 0, preserved="a"), 0)
+    cluster.batch({"a": [(None, 10**9, 0)]})
+    for second in range(1, 30):
+        cluster.batch({"a": [(None, second, second)] * 40}, watermark=second)
+    assert sum(each["b"] is None for each in cluster.results) == len(cluster.results) == 28 * 40 - 40
+    (cell,) = cluster.processes[0].values()
+    assert cell.nbytes - cell.run.nbytes < 10_000
+
+
+def test_a_row_at_the_end_of_time_waits_for_its_match():
+    """Spark's timestamps end where 64 bits of microseconds do, and its retention goes beyond."""
+    last = ((1 << 63) - 1) // SECOND
+    cluster = Cluster(join_of("ab", WINDOW, preserved="a"), 0)
+    for arrived in ({"a": [(0, last, 1)]}, {"b": [(0, 3, 2)]}, {"b": [(0, last, 3)]}):
+        cluster.batch(arrived, watermark=1)
+    assert [(each["a"], each["b"]) for each in cluster.results] == [(1, 3)]
 
 
 def test_what_is_late_is_so_in_a_cell_that_was_silent():
@@ -396,8 +416,8 @@ def test_another_join_is_refused_and_another_version():
     cluster.batch({"a": [(1, 2, 2)]})
     for state in cluster.state.data["log"].values():
         text, nothing = state["head",]
-        state["head",] = (text.replace('"format":5', '"format":4'), nothing)
-    with pytest.raises(StateError, match=r"has format 4.*reads format 5: go on with the version that wrote"):
+        state["head",] = (text.replace('"format":6', '"format":5'), nothing)
+    with pytest.raises(StateError, match=r"has format 5.*reads format 6: go on with the version that wrote"):
         cluster.batch({"a": [(1, 3, 3)]})
 
 

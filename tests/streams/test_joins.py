@@ -34,6 +34,7 @@ def test_three_streams_and_a_restart(streaming, tmp_path):
     with pytest.raises(ExecutionError, match="report for each query that was started"):
         millrace.report(query.df)
     assert "o: a stream by t, kept for 50 s behind the watermark" in query.explain()
+    assert "where (p.t >= o.t) AND (p.t <= " in query.explain()
     first = feed.run(query.df)
     feed.put(60, 0, 0)
     joins = millrace.sql(THREE, spark=streaming, tables=feed.tables(), options={"architecture": "joins"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from types import SimpleNamespace
 
@@ -94,11 +95,15 @@ def test_orders_change_when_most_tuples_take_another():
     """A beginning of an order is that order; cells are added up, and tell of a bounded number of orders."""
     one = StreamFigures("o", 1, 0, 0, 5, 100, 10, 50, 1, None)
     lines = [
-        encode_cell([one], (("o → p", 3),), rows=1),
-        encode_cell([one], (("o → p", 2), ("o → s", 9)), rows=3),
+        encode_cell([one], (("o → p", 3),), results=1),
+        encode_cell([one], (("o → p", 2), ("o → s", 9)), results=3),
     ]
     assert decode_cells(lines) == {
-        "rows": 4,
+        "results": 4,
+        "rows": 2,
+        "late": 0,
+        "expired": 0,
+        "held": 10,
         "streams": (StreamFigures("o", 2, 0, 0, 10, 200, 20, 100, 2, None),),
         "orders": (("o → s", 9), ("o → p", 5)),
     }
@@ -129,9 +134,16 @@ def test_a_stream_without_a_join_of_millraces_has_no_report(streaming):
 def test_event_times_beyond_the_year_9999_are_told():
     """Spark's timestamps reach further than Python's."""
     late = 253_402_300_800_000_000  # microseconds, the first of the year 10000
-    sums = ("rows", "late", "results", "expired", "held", "bytes", "restored", "rebuilt", "worked")
-    line = encode_cell([StreamFigures("o", 1, 0, 0, 1, 8, 8, 8, 0, late)], (), **dict.fromkeys(sums, 1))
-    progress = SimpleNamespace(
+    told = micro_batch(progress_of(late)).to_dict()
+    assert told["lag"] == 0.0
+    assert told["watermark"] == told["streams"][0]["newest"] == "10000-01-01T00:00:00.000000+00:00"
+
+
+def progress_of(newest):
+    """What Spark says of a micro-batch of one cell; event time in microseconds."""
+    sums = ("results", "bytes", "restored", "rebuilt", "worked")
+    line = encode_cell([StreamFigures("o", 1, 0, 0, 1, 8, 8, 8, 0, newest)], (), **dict.fromkeys(sums, 1))
+    return SimpleNamespace(
         id="q",
         runId="r",
         name=None,
@@ -141,6 +153,22 @@ def test_event_times_beyond_the_year_9999_are_told():
         eventTime={"watermark": "10000-01-01T00:00:00.000Z"},
         observedMetrics={f"{PREFIX}1": Row(cells=line)},
     )
-    told = micro_batch(progress).to_dict()
-    assert told["lag"] == 0.0
-    assert told["watermark"] == told["streams"][0]["newest"] == "10000-01-01T00:00:00.000000+00:00"
+
+
+def test_the_last_micro_batch_of_a_query_that_began_before_is_waited_for(monkeypatch):
+    """Spark tells of it some time after the query has ended."""
+    seen, running = [], [SimpleNamespace(runId="r")]
+
+    class Waiting(threading.Condition):
+        def wait_for(self, predicate, timeout=None):
+            if not predicate():
+                watch.onQueryProgress(SimpleNamespace(progress=progress_of(1)))
+                watch.onQueryTerminated(SimpleNamespace(runId="r", exception=None))
+            return predicate()
+
+    listeners = {"addListener": lambda _: None, "removeListener": lambda _: None}
+    spark = SimpleNamespace(streams=SimpleNamespace(active=running, **listeners))
+    monkeypatch.setattr(threading, "Condition", Waiting)
+    with millrace.streams.watch(spark, seen.append) as watch:
+        running.clear()
+    assert [each.batch for each in seen] == [7]

@@ -73,8 +73,12 @@ class StreamFigures(Sums):
         return replace(sums, newest=max(times, default=None))
 
 
+_OF_STREAMS = {"rows": "rows", "late": "late", "expired": "expired", "held": "tuples"}
+"""Figures of a micro-batch that are the sums of a figure of its streams."""
+
+
 def encode_cell(streams: Iterable[StreamFigures], orders: Orders, **sums: float) -> str:
-    """Return the line of a cell; ``sums`` are by their names in :class:`MicroBatch`."""
+    """Return the line of a cell; ``sums`` are its own figures, by their names in :class:`MicroBatch`."""
     line = {"sums": sums, "streams": [astuple(each) for each in streams], "orders": orders[:MOST_ORDERS]}
     return json.dumps(line, separators=(",", ":"), ensure_ascii=False)
 
@@ -85,10 +89,10 @@ def decode_cells(lines: Sequence[str]) -> dict[str, Any]:
     orders: Counter[str] = Counter()
     for cell in cells:
         orders.update(dict(cell["orders"]))
-    return {name: sum(cell["sums"][name] for cell in cells) for name in cells[0]["sums"]} | {
-        "streams": summed(StreamFigures(*each) for cell in cells for each in cell["streams"]),
-        "orders": tuple(orders.most_common()),
-    }
+    streams = summed(StreamFigures(*each) for cell in cells for each in cell["streams"])
+    sums = {name: sum(cell["sums"][name] for cell in cells) for name in cells[0]["sums"]}
+    sums |= {name: sum(getattr(each, own) for each in streams) for name, own in _OF_STREAMS.items()}
+    return {**sums, "streams": streams, "orders": tuple(orders.most_common())}
 
 
 @dataclass(frozen=True)

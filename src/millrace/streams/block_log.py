@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -54,28 +54,30 @@ class Head:
     Attributes:
         fingerprint: Of the join.
         batch: Number of the latest micro-batch, counted by the cell.
-        token: Names what came of that attempt at it.
-        watermark: Of the latest micro-batch of Spark's, microseconds; None while there is none.
+        watermark: Of the latest micro-batch of Spark's, microseconds; 0 while there is none.
         timer: When tuples expire next, milliseconds; None while nothing is kept.
-        chain: The tokens of micro-batches that led to it: who has the state after one of these has only to
-            catch up. Since the window was written anew, for blocks have other names from then on.
+        chain: The tokens of micro-batches up to it: who has the state after one of these has only to catch
+            up. Since the window was written anew, for blocks have other names from then on.
         tick: The timer of Spark's that wakes the cell, milliseconds; None before there is one.
         format: Version of what was stored.
     """
 
     fingerprint: str
     batch: int = -1
-    token: str = ""
-    watermark: int | None = None
+    watermark: int = 0
     timer: int | None = None
-    chain: dict[str, int] = field(default_factory=dict)
+    chain: Sequence[str] = ()
     tick: int | None = None
     format: int = FORMAT
 
-    def follow(self, token: str, *, anew: bool = False) -> dict[str, int]:
+    @property
+    def token(self) -> str:
+        """Names the attempt at the micro-batch that was committed; empty before there is one."""
+        return self.chain[-1] if self.chain else ""
+
+    def follow(self, token: str, *, anew: bool = False) -> Sequence[str]:
         """Return the chain of the next head, which has this token; ``anew`` if it wrote the window anew."""
-        chain = {**({} if anew else self.chain), token: self.batch + 1}
-        return dict(list(chain.items())[-_CHAIN:])
+        return [*(() if anew else self.chain), token][-_CHAIN:]
 
 
 class Log:

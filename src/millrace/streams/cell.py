@@ -74,11 +74,6 @@ class Cell:
         return self.run.nbytes
 
     @property
-    def held(self) -> int:
-        """Tuples of streams that are kept."""
-        return sum(self.run.held(alias) for alias in self._ends)
-
-    @property
     def is_worn(self) -> bool:
         """Whether the eddy should be made anew.
 
@@ -87,9 +82,10 @@ class Cell:
         """
         if any(table.is_changed(states) for table, states in self._watched):
             return True
-        if self._stuck > max(_STUCK, self.held - self._stuck):
-            return True
-        return any(self.run.rows(alias) > _MOST_ROWS for alias in self._ends)
+        held = sum(self.run.held(alias) for alias in self._ends)
+        return self._stuck > max(_STUCK, held - self._stuck) or any(
+            self.run.rows(alias) > _MOST_ROWS for alias in self._ends
+        )
 
     def streams(self, arrived: Mapping[int, Arrived], expired: Mapping[str, int]) -> Iterator[StreamFigures]:
         """Yield the figures of each stream, after a micro-batch.
@@ -117,7 +113,7 @@ class Cell:
 
     def follows(self, head: Head) -> bool:
         """Whether this is the state after the micro-batch of a head, or after one that led to it."""
-        return self.token == head.token or head.chain.get(self.token) == self.batch
+        return self.token in head.chain
 
     def catch_up(self, log: Log, head: Head) -> None:
         """Take in what the log has and this does not."""
@@ -132,15 +128,12 @@ class Cell:
                 stream = self._task.by_number[key.relation]
                 rows, self._sizes[key] = log.read(key, self._task.schema_of(stream))
                 missed.append((stream, key, rows))
-        self._take_in(missed)
-        self._forget(head.watermark)
-        self.token, self.batch = head.token, head.batch
-
-    def _take_in(self, missed: list[tuple[Stream, BlockKey, pa.RecordBatch]]) -> None:
         ends = self._restore((s.alias, self._carried(s, rows, key.batch)) for s, key, rows in missed)
         for end, (stream, key, rows) in zip(ends, missed, strict=True):
             self._ends[stream.alias].append((end, key.newest))
             self.restored += rows.num_rows
+        self._forget(head.watermark)
+        self.token, self.batch = head.token, head.batch
 
     def _restore(self, arrived: Iterable[tuple[str, pa.RecordBatch]]) -> list[int]:
         """Take in tuples by alias whose results are out; as :meth:`ContinuousRun.restore`."""
@@ -156,40 +149,33 @@ class Cell:
     def extend(self, arrived: Mapping[int, Arrived]) -> Iterator[pa.RecordBatch]:
         """Yield the results of the next micro-batch, whose tuples are by the stream's number."""
         self.batch += 1
-        self._fresh.clear()
-        came = {self._task.by_number[number]: each for number, each in arrived.items() if each.rows.num_rows}
-        before = {stream.alias: self.run.rows(stream.alias) for stream in came}
-        carried = {s.alias: self._carried(s, each.rows, self.batch) for s, each in came.items()}
+        streams = self._task.by_number
+        came = [(streams[number], each) for number, each in arrived.items() if each.rows.num_rows]
+        carried = {s.alias: self._carried(s, each.rows, self.batch) for s, each in came}
         yield from self.run.extend({alias: rows for alias, rows in carried.items() if rows.num_rows})
-        for stream, each in came.items():
-            blocks = [
-                (BlockKey(stream.number, newest, self.batch), rows)
-                for newest, rows in each.blocks(stream.keeps)
-            ]
-            self._fresh += blocks
-            end, last = before[stream.alias], self.run.rows(stream.alias)
-            # No tuple was left out, for a null key or another reason.
-            whole = last - end == each.rows.num_rows
-            for key, rows in blocks:
+        for stream, each in came:
+            # Tuples that the eddy left out are counted as if they were the first: so none goes too early.
+            end = self.run.rows(stream.alias) - each.rows.num_rows
+            for newest, rows in each.blocks(stream.keeps):
                 end += rows.num_rows
-                if whole or key is blocks[-1][0]:
-                    self._ends[stream.alias].append((min(end, last), key.newest))
+                self._fresh.append((BlockKey(stream.number, newest, self.batch), rows))
+                self._ends[stream.alias].append((end, newest))
 
-    def give_up(self, watermark: int | None) -> Iterator[pa.RecordBatch]:
+    def give_up(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """Yield what a micro-batch gives out because its watermark, microseconds, has come."""
         return iter(())
 
-    def commit(self, log: Log, watermark: int | None) -> dict[str, int]:
+    def commit(self, log: Log, watermark: int) -> dict[str, int]:
         """Write the micro-batch to the log, without what has expired, and remove that.
 
         The watermark is in microseconds. Returns how many tuples have expired, by the stream's alias.
         """
         before = {alias: self.run.held(alias) for alias in self._ends}
         for key, rows in self._fresh:
-            if not self._is_over(key, watermark):
+            if self._expiry(key) > watermark:
                 self._sizes[key] = log.put(key, rows)
         self._fresh.clear()
-        over = [key for key in self._sizes if self._is_over(key, watermark)]
+        over = [key for key in self._sizes if self._expiry(key) <= watermark]
         log.remove(over)
         for key in over:
             del self._sizes[key]
@@ -238,24 +224,19 @@ class Cell:
         return min((self._expiry(key) for key in self._sizes), default=None)
 
     def _expiry(self, key: BlockKey) -> int:
-        return key.newest + max(0, self._task.by_number[key.relation].keeps) + 1
+        return self._task.by_number[key.relation].expires(key.newest)
 
-    def _is_over(self, key: BlockKey, watermark: int | None) -> bool:
-        return watermark is not None and self._expiry(key) <= watermark
-
-    def _forget(self, watermark: int | None) -> None:
+    def _forget(self, watermark: int) -> None:
         """Evict from memory what has expired, as far as it was the first to arrive."""
-        below, self._stuck = {}, 0
+        below, self._stuck = dict[str, int](), 0
         for stream in self._task.streams:
-            ends, first = self._ends[stream.alias], 0
-            while ends and self._is_over(BlockKey(stream.number, ends[0][1], 0), watermark):
-                first = ends.popleft()[0]
-            if first:
-                below[stream.alias] = first
+            ends = self._ends[stream.alias]
+            while ends and stream.expires(ends[0][1]) <= watermark:
+                below[stream.alias] = max(below.get(stream.alias, 0), ends.popleft()[0])
             self._stuck += sum(
                 end - start
                 for (start, _), (end, newest) in pairwise(ends)
-                if self._is_over(BlockKey(stream.number, newest, 0), watermark)
+                if stream.expires(newest) <= watermark
             )
         if below:
             self.run.evict(below)

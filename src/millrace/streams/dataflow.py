@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -40,50 +41,26 @@ class Layout:
 def tagged_union(
     streams: Mapping[int, DataFrame], schemas: Mapping[int, pa.Schema]
 ) -> tuple[DataFrame, dict[int, Layout]]:
-    """Return streams as one, and the layout of each, by tag.
+    """Return streams as one, and the layout of each, by tag; each column is in the next slot of its type.
 
     Schemas have the names and types that the columns are to have, by position.
     """
-    slots = {tag: _slots(frame) for tag, frame in streams.items()}
-    every = list(dict.fromkeys(slot for each in slots.values() for slot in each))
-    sides = []
+    slots: dict[tuple[DataType, int], str] = {}
+    sides, own = [], {}
     for tag, frame in streams.items():
-        own = slots[tag]
-        columns = [
-            (sf.col(f"`{own[slot]}`") if slot in own else sf.lit(None).cast(slot[0])).alias(f"slot_{n}")
-            for n, slot in enumerate(every)
-        ]
-        sides.append(frame.select(sf.lit(tag).alias("tag"), *columns))
-    layouts = {
-        tag: Layout(schemas[tag], tuple(1 + every.index(slot) for slot in each))
-        for tag, each in slots.items()
-    }
-    return reduce(DataFrame.union, sides), layouts
-
-
-def _slots(frame: DataFrame) -> dict[tuple[DataType, int], str]:
-    """Return columns by their type and a number among those of that type."""
-    seen: Counter[DataType] = Counter()
-    slots = {}
-    for field in frame.schema.fields:
-        slots[field.dataType, seen[field.dataType]] = field.name
-        seen[field.dataType] += 1
-    return slots
-
-
-def untagged(batch: pa.RecordBatch, layouts: Mapping[int, Layout]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of a union's batch with their tags, in order; layouts are by tag."""
-    tags = batch.column(0).to_numpy()
-    ends = [*(np.flatnonzero(np.diff(tags)) + 1).tolist(), len(tags)] if len(tags) else []
-    start = 0
-    for end in ends:
-        layout, rows = layouts[int(tags[start])], batch.slice(start, end - start)
-        yield int(tags[start]), normalise(rows.select(list(layout.columns)), layout.schema)
-        start = end
+        seen: Counter[DataType] = Counter()
+        own[tag] = list[str]()
+        for field in frame.schema.fields:
+            own[tag].append(slots.setdefault((field.dataType, seen[field.dataType]), f"slot_{len(slots)}"))
+            seen[field.dataType] += 1
+        sides.append(frame.toDF(*own[tag]).select(sf.lit(tag).alias("tag"), "*"))
+    union = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), sides)
+    places = {name: place for place, name in enumerate(union.columns)}
+    return union, {tag: Layout(schemas[tag], tuple(places[name] for name in own[tag])) for tag in own}
 
 
 @dataclass(frozen=True)
-class Pack:
+class Packer:
     """Deals the tuples of one partition of all streams to cells.
 
     Attributes:
@@ -107,8 +84,11 @@ class Pack:
             for number in self.layouts
         }
         for batch in batches:
-            for number, rows in untagged(batch, self.layouts):
-                yield from map(self._keyed, writers[number].add(rows))
+            tags = batch.column(0).to_numpy()
+            for start, end in pairwise(np.flatnonzero(np.diff(tags, prepend=-1, append=-1)).tolist()):
+                layout = self.layouts[tag := int(tags[start])]
+                rows = normalise(batch.slice(start, end - start).select(list(layout.columns)), layout.schema)
+                yield from map(self._keyed, writers[tag].add(rows))
         for writer in writers.values():
             yield from map(self._keyed, writer.finish())
 
@@ -119,7 +99,7 @@ class Pack:
 
 
 @dataclass(frozen=True)
-class Unpack:
+class Unpacker:
     """Makes rows of the blocks that cells give out; the schema is of the result."""
 
     schema: pa.Schema

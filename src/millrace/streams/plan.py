@@ -14,13 +14,14 @@ from __future__ import annotations
 import uuid
 import warnings
 from collections.abc import Collection, Iterable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from millrace.engine.plan.expressions import (
     Call,
@@ -44,20 +45,14 @@ from millrace.spark.session import SessionConf, default_parallelism, shuffle_par
 from millrace.spark.streaming import refuse_endless
 from millrace.spark.task_inputs import TaskInput, read_beside_stream
 from millrace.spark.types import spark_schema
-from millrace.streams.dataflow import Pack, Unpack, tagged_union
+from millrace.streams.dataflow import Packer, Unpacker, tagged_union
 from millrace.streams.processor import OUTPUT, CellProcessor
-from millrace.streams.retention import EventTimes, retention
+from millrace.streams.retention import WATERMARK, EventTimes, retention
 from millrace.streams.task import ContinuousJoin, Stream
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-SETTINGS = {
-    _PROVIDER: _ROCKSDB,
-    _CHANGELOG: "true",
-    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
-}
-"""Of a session that joins streams: where state is kept, and that little of it is written."""
 
 _MOST_CELLS = 4
 """More cells than so many times the cores take more time for their own sake than for tuples."""
@@ -83,7 +78,7 @@ class Dealt:
             .transformWithStateInPandas(processor, OUTPUT, "Append", "EventTime")
         )
         lines = sf.concat_ws(SEPARATOR, sf.collect_list("cells")).alias("cells")
-        return worked.observe(self.task.name, lines).mapInArrow(Unpack(schema), result)
+        return worked.observe(self.task.name, lines).mapInArrow(Unpacker(schema), result)
 
 
 def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Options) -> PreparedBlock:
@@ -176,34 +171,28 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
     if times.preserved is not None:  # a tuple is in one cell, and so are all of its matches; with nulls too
         cube = Cube(tuple(replace(axis, nulls=True) for axis in cube.axes))
     keys = _keys(spark, cells)[: cube.cells]
-    streams = tuple(
-        Stream(
-            alias,
-            number,
-            times.columns[alias],
-            keeps[alias],
-            _counted(cube, number),
-            _frame(block, alias).computed,
-        )
-        for number, alias in enumerate(aliases)
-        if alias in times.columns
-    )
+    streams, frames = [], {}
+    for number, alias in enumerate(aliases):
+        if (time := times.columns.get(alias)) is not None:
+            given = block.inputs[alias]
+            assert isinstance(given, FrameInput), "streams are DataFrames"
+            counted = _counted(cube, number)
+            streams.append(Stream(alias, number, time, keeps[alias], counted, given.computed))
+            frames[number] = given.frame
     task = ContinuousJoin(
         f"{PREFIX}{uuid.uuid4().hex}",
         block.join,
-        streams,
+        tuple(streams),
         {r.alias: _read(block, r.alias) for r in block.join.sources if r.alias not in times.columns},
         options,
         cells,
         cube.axes,
         times.preserved,
     )
-    frames = {s.number: _frame(block, s.alias).frame for s in streams}
     together, layouts = tagged_union(frames, {s.number: task.schema_of(s) for s in streams})
     tasks = max(cells, default_parallelism(spark))
-    packed = together.coalesce(tasks).mapInArrow(
-        Pack(layouts, cube, options.block_bytes, keys), spark_schema(BLOCK_SCHEMA)
-    )
+    packer = Packer(layouts, cube, options.block_bytes, keys)
+    packed = together.coalesce(tasks).mapInArrow(packer, spark_schema(BLOCK_SCHEMA))
     return Dealt(task, cube, keys, (packed,))
 
 
@@ -252,12 +241,6 @@ def _counted(cube: Cube, number: int) -> frozenset[int]:
     return frozenset(c for c in range(cube.cells) if not any(c // stride % share for stride, share in others))
 
 
-def _frame(block: Block, alias: str) -> FrameInput:
-    frame = block.inputs[alias]
-    assert isinstance(frame, FrameInput), "streams are DataFrames"
-    return frame
-
-
 def _read(block: Block, alias: str) -> TaskInput:
     """Return how a table is read, which every cell does when it begins."""
     source = block.inputs[alias]
@@ -272,12 +255,10 @@ def _read(block: Block, alias: str) -> TaskInput:
 
 def without_watermark(schema: StructType) -> StructType:
     """Return columns without watermarks: a result may be older than those of its streams."""
-    fields = []
-    for field in schema.fields:
-        notes = {**(field.metadata or {})}
-        notes.pop("spark.watermarkDelayMs", None)
-        fields.append(StructField(field.name, field.dataType, field.nullable, notes))
-    return StructType(fields)
+    copied = deepcopy(schema)
+    for field in copied.fields:
+        field.metadata.pop(WATERMARK, None)
+    return copied
 
 
 def _show(block: Block, task: ContinuousJoin, cube: Cube) -> str:
@@ -298,5 +279,5 @@ def _show(block: Block, task: ContinuousJoin, cube: Cube) -> str:
     if task.preserved is not None:
         lines.append(f"  rows of {task.preserved} without a match come out with nulls when they expire")
     lines += [f"  {show(join)}" for join in task.join.outer]
-    lines += [f"  where {predicate}" for predicate in task.join.residuals]
+    lines += [f"  where {show(predicate)}" for predicate in task.join.residuals]
     return "\n".join(lines)

@@ -15,7 +15,6 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import Array
 from millrace.engine.plan.expressions import ColumnRef
 from millrace.engine.plan.spec import JoinSpec, OutputColumn
 from millrace.streams.arrivals import Arrived
@@ -38,21 +37,22 @@ class PreservingCell(Cell):
         super().__init__(task, run=replace(task, join=_numbered(task)).run(lessons))
         sources = (column.source for column in task.join.output)
         self._kept = [ROW, *dict.fromkeys(ref.column for ref in sources if ref.relation == self._alias)]
-        self._rows: list[pa.RecordBatch] = []  # what results have of tuples that may wait, as they came
-        self._first = 0  # the number of the first of these
-        # The watermark, microseconds, at which each is given out unless it has a match; and whether it has.
-        self._due, self._matched = np.empty(0, np.int64), np.empty(0, np.bool_)
-        self._out = -1 << 63  # tuples due until this watermark are out
+        self._came = 0
+        # Tuples without a match before this micro-batch, as they came: what results have of them, their
+        # numbers, the watermark, microseconds, that gives them out, and whether they still have no match.
+        self._waiting: list[pa.RecordBatch] = []
+        self._numbers, self._due = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._is_alone = np.empty(0, np.bool_)
 
     @property
     def nbytes(self) -> int:
-        waiting = sum(rows.nbytes for rows in self._rows) + self._due.nbytes + self._matched.nbytes
-        return super().nbytes + int(waiting)
+        waiting = (*self._waiting, self._numbers, self._due, self._is_alone)
+        return super().nbytes + sum(int(each.nbytes) for each in waiting)
 
     def catch_up(self, log: Log, head: Head) -> None:
         super().catch_up(log, head)
-        if head.watermark is not None:
-            self._out = head.watermark
+        for _ in self.give_up(head.watermark):
+            pass  # it is out already
 
     def _restore(self, arrived: Iterable[tuple[str, pa.RecordBatch]]) -> list[int]:
         """Join them again, for the matches; the results are out already."""
@@ -67,12 +67,15 @@ class PreservingCell(Cell):
         rows = self._task.complete(stream, rows)
         if stream.alias != self._alias:
             return rows
-        first = self._first + len(self._due)
-        rows = rows.append_column(ROW, pa.array(np.arange(first, first + rows.num_rows)))
-        due = rows.column(stream.time).cast(pa.int64()).to_numpy() + stream.keeps + 1
-        self._rows.append(rows.select(self._kept))
-        self._due = np.append(self._due, due)
-        self._matched = np.append(self._matched, np.zeros(rows.num_rows, np.bool_))
+        numbers = np.arange(self._came, self._came + rows.num_rows)
+        times = rows.column(stream.time).cast(pa.int64()).to_numpy()
+        self._came += rows.num_rows
+        rows = rows.append_column(ROW, pa.array(numbers))
+        self._waiting.append(rows.select(self._kept))
+        self._numbers = np.append(self._numbers, numbers)
+        stays = stream.expires(0)
+        self._due = np.append(self._due, np.minimum(times, _NEVER - stays) + stays)
+        self._is_alone = np.append(self._is_alone, np.ones(rows.num_rows, np.bool_))
         return rows
 
     def extend(self, arrived: Mapping[int, Arrived]) -> Iterator[pa.RecordBatch]:
@@ -81,37 +84,30 @@ class PreservingCell(Cell):
     def _mark(self, results: pa.RecordBatch) -> pa.RecordBatch:
         """Note which tuples have a match now; return the results without their numbers."""
         *columns, numbers = results.columns
-        places = numbers.to_numpy() - self._first
-        self._matched[places[places >= 0]] = True
+        self._is_alone[np.isin(self._numbers, numbers.to_numpy())] = False
         return pa.RecordBatch.from_arrays(columns, schema=self._task.join.output_schema)
 
-    def _find_unmatched(self, until: int) -> Array:
-        """Return which tuples have no match, are not out, and are due until a watermark."""
-        is_due: Array = (self._due > self._out) & (self._due <= until) & ~self._matched
-        return is_due
-
-    def give_up(self, watermark: int | None) -> Iterator[pa.RecordBatch]:
+    def give_up(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """Yield tuples, widened by nulls, that have found no match and now find none any more."""
-        if watermark is None:
-            return
-        alone, end = self._find_unmatched(watermark), 0
-        for rows in self._rows:
+        is_due = self._due <= watermark
+        gone, stay = self._is_alone & is_due, self._is_alone & ~is_due
+        waiting, self._waiting, end = self._waiting, [], 0
+        for rows in waiting:
             start, end = end, end + rows.num_rows
-            if alone[start:end].any():
-                yield self._widened(rows, alone[start:end])
-        self._out = watermark
-        while self._rows and (self._due[: self._rows[0].num_rows] <= watermark).all():
-            count = self._rows.pop(0).num_rows
-            self._due, self._matched = self._due[count:], self._matched[count:]
-            self._first += count
+            if gone[start:end].any():
+                yield self._widened(rows.filter(pa.array(gone[start:end])))
+            if stay[start:end].any():
+                whole = stay[start:end].all()
+                self._waiting.append(rows if whole else rows.filter(pa.array(stay[start:end])))
+        self._numbers, self._due, self._is_alone = self._numbers[stay], self._due[stay], self._is_alone[stay]
 
-    def _widened(self, rows: pa.RecordBatch, alone: Array) -> pa.RecordBatch:
-        """Return some of these tuples, with nulls for the other stream."""
-        schema, mask, size = self._task.join.output_schema, pa.array(alone), int(np.count_nonzero(alone))
+    def _widened(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return tuples with nulls for the other stream."""
+        schema = self._task.join.output_schema
         columns = [
-            rows.column(column.source.column).filter(mask)
+            rows.column(column.source.column)
             if column.source.relation == self._alias
-            else pa.nulls(size, field.type)
+            else pa.nulls(rows.num_rows, field.type)
             for column, field in zip(self._task.join.output, schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -119,9 +115,8 @@ class PreservingCell(Cell):
     @property
     def due(self) -> int | None:
         """Watermark at which the next tuples are given out or expire, microseconds; None without any."""
-        waiting, expires = self._due[self._find_unmatched(_NEVER)], super().due
-        dues = [int(waiting.min())] if len(waiting) else []
-        return min([*dues, *([] if expires is None else [expires])], default=None)
+        dues = (super().due, int(self._due.min()) if len(self._due) else None)
+        return min((due for due in dues if due is not None), default=None)
 
 
 def _numbered(task: ContinuousJoin) -> JoinSpec:

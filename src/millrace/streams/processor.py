@@ -19,7 +19,7 @@ from millrace.errors import StateError
 from millrace.reports.micro_batch import encode_cell
 from millrace.spark.exchange import NOTHING
 from millrace.spark.worker import acknowledge, keep_modules
-from millrace.streams.arrivals import Arrived, arrived
+from millrace.streams.arrivals import Arrived, sort_arrivals
 from millrace.streams.block_log import LESSONS, Head, Log
 from millrace.streams.cell import Cell, keep_cell, take_cell
 from millrace.streams.preserving import PreservingCell
@@ -94,7 +94,7 @@ class CellProcessor(StatefulProcessor):
     def _work(self, number: int, blocks: Blocks, milliseconds: int) -> Iterator[pd.DataFrame]:
         began = time.perf_counter()
         task, log = self._task, self._log
-        watermark = milliseconds * 1000 if milliseconds > 0 else None
+        watermark = milliseconds * 1000  # 0 until there is one, which is what Spark's joins go by, too
         head = log.head() or Head(task.fingerprint)
         # Each cell knows the watermark of each micro-batch, for what is late does not depend on the cell.
         tick = self._wake(head, milliseconds)
@@ -107,8 +107,7 @@ class CellProcessor(StatefulProcessor):
         rebuilt, before = cell is not kept and head.batch >= 0, cell.restored  # it has worked before
         del kept  # the memory of one that does not go on
         cell.catch_up(log, head)
-        # Until the first one Spark's watermark is 0, and that is what its joins go by.
-        came = self._arrived(blocks, head.watermark or 0)
+        came = self._arrived(blocks, head.watermark)
         results = 0
         for batch in chain(cell.extend(came), cell.give_up(watermark)):
             results += self._counted(batch)
@@ -126,7 +125,6 @@ class CellProcessor(StatefulProcessor):
             replace(
                 head,
                 batch=cell.batch,
-                token=cell.token,
                 watermark=watermark,
                 timer=None if cell.due is None else -(-cell.due // 1000),
                 chain=head.follow(cell.token, anew=anew),
@@ -137,11 +135,7 @@ class CellProcessor(StatefulProcessor):
         line = encode_cell(
             cell.streams(counted, expired),
             cell.run.take_orders(),
-            rows=sum(each.rows.num_rows for each in counted.values()),
-            late=sum(each.late for each in counted.values()),
             results=results,
-            expired=sum(expired.values()),
-            held=cell.held,
             bytes=cell.nbytes,
             restored=cell.restored - before,
             rebuilt=int(rebuilt),
@@ -153,9 +147,7 @@ class CellProcessor(StatefulProcessor):
         """Return how many results a cell gives out with a batch."""
         return int(batch.num_rows)
 
-    def _begin(
-        self, number: int, kept: Cell | None, head: Head, blocks: Blocks, watermark: int | None
-    ) -> Cell:
+    def _begin(self, number: int, kept: Cell | None, head: Head, blocks: Blocks, watermark: int) -> Cell:
         """Return the cell to go on with, which has to catch up: the one that was kept, or a new one."""
         kind = Cell if self._task.preserved is None else PreservingCell
         return kept or kind(self._task, self._log.text(LESSONS))
@@ -166,8 +158,8 @@ class CellProcessor(StatefulProcessor):
         for stream in self._task.streams:
             schema = self._task.schema_of(stream)
             own = [pa.ipc.read_record_batch(pa.py_buffer(b), schema) for b in blocks.get(stream.number, ())]
-            if own and (in_time := arrived(own, stream.time, watermark)) is not None:
-                came[stream.number] = in_time
+            if own:
+                came[stream.number] = sort_arrivals(own, stream.time, watermark)
         return came
 
     def _wake(self, head: Head, milliseconds: int) -> int:

@@ -15,6 +15,9 @@ from itertools import product
 
 from millrace.errors import InputError
 
+WATERMARK = "spark.watermarkDelayMs"
+"""Spark's note that a column has a watermark."""
+
 
 @dataclass(frozen=True)
 class TimeBound:

@@ -20,7 +20,7 @@ from millrace.options import Options
 from millrace.spark.hypercube import Axis
 from millrace.spark.task_inputs import TaskInput, open_inputs, with_sizes
 
-FORMAT = 5
+FORMAT = 6
 """Version of what a checkpoint holds."""
 
 
@@ -43,6 +43,10 @@ class Stream:
     keeps: int
     counted: frozenset[int] = frozenset((0,))
     computed: tuple[tuple[str, Value], ...] = ()
+
+    def expires(self, newest: int) -> int:
+        """Return the watermark at which tuples up to an event time are of no use, both in microseconds."""
+        return newest + max(0, self.keeps) + 1
 
 
 @dataclass(frozen=True)
@@ -106,13 +110,10 @@ class ContinuousJoin:
         """Return a stream's tuples, as they travelled, with the columns that are computed."""
         if not stream.computed:
             return rows
-        arrays, values = dict(zip(rows.schema.names, rows.columns, strict=True)), dict(stream.computed)
+        arrays = dict(zip(rows.schema.names, rows.columns, strict=True))
+        arrays |= {name: compute(value, arrays, rows.num_rows) for name, value in stream.computed}
         schema = self.join.relations[stream.number].schema
-        columns = [
-            compute(values[name], arrays, rows.num_rows) if name in values else arrays[name]
-            for name in schema.names
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
     def run(self, lessons: str | None = None) -> ContinuousRun:
         """Return an eddy for a cell that has read the tables, and nothing of the streams.

@@ -12,7 +12,8 @@ from millrace.reports.board.query import Running, RunningQuery, RunningStream
 from millrace.reports.pages.page import block_view, environment
 from millrace.reports.pages.plots import Plot, Tick, lines
 from millrace.reports.run_report import RunReport
-from millrace.reports.tables import Table, table
+from millrace.reports.stream_report import StreamReport
+from millrace.reports.tables import Table
 from millrace.reports.text import count, duration, short, size
 from millrace.reports.views import Tile, budgets_table, lookups_table
 
@@ -49,7 +50,8 @@ def query_part(query: RunningQuery) -> Part:
 
 def stream_part(stream: RunningStream) -> Part:
     """Return what is shown of a stream."""
-    return _part(stream, "stream ", _stream_tiles(stream), _batches_plot(stream), [_streams_table(stream)])
+    report = StreamReport(stream.batches, stream.is_running)
+    return _part(stream, "stream ", _stream_tiles(stream), _batches_plot(stream), [report.table])
 
 
 def said(parts: Sequence[Part]) -> str:
@@ -119,15 +121,6 @@ def _stream_tiles(stream: RunningStream) -> Iterator[Tile]:
     yield Tile("tuples kept", count(latest.held), size(latest.bytes))
     if latest.lag is not None:
         yield Tile("watermark behind", duration(max(0.0, latest.lag)), "the newest row")
-
-
-def _streams_table(stream: RunningStream) -> Table | None:
-    sums: Counter[str] = Counter()
-    for batch in stream.batches:
-        sums.update({one.alias: one.rows for one in batch.streams})
-    rows = [{**vars(one), "name": one.alias, "rows": sums[one.alias]} for one in stream.batches[-1].streams]
-    caption = f"Streams; rows are those of the last {len(stream.batches)} micro-batches"
-    return table(caption, rows, ("name", "rows", "tuples", "nbytes", "log_bytes"), "tuples")
 
 
 def _rows_plot(query: RunningQuery) -> Plot | None:

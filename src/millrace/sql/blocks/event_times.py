@@ -15,10 +15,7 @@ from millrace.sql.blocks.join_graph import JoinGraph
 from millrace.sql.context import PlanContext
 from millrace.sql.syntax.parse import Unsupported, unwrap
 from millrace.sql.syntax.scopes import FromClause, FromItem, Scope
-from millrace.streams.retention import EventTimes, TimeBound, retention
-
-WATERMARK = "spark.watermarkDelayMs"
-"""Spark's note that a column has a watermark."""
+from millrace.streams.retention import WATERMARK, EventTimes, TimeBound, retention
 
 
 def check_streams(graph: JoinGraph, groups: list[list[str]]) -> None:
