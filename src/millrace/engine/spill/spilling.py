@@ -21,8 +21,9 @@ from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.statistics import Lessons
 from millrace.engine.figures import CellFigures
 from millrace.engine.operators.beside import BesideRelation, Marks
+from millrace.engine.operators.exists import MatchedRelation
 from millrace.engine.operators.select import own_caller
-from millrace.engine.plan.expressions import Call
+from millrace.engine.plan.expressions import Call, Exists
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill.algorithms import Inputs, Sources, grace, hybrid, joined, sort_merge, symmetric
@@ -200,18 +201,19 @@ class SpillingEddy:
     def _passed(self, number: int, late: BesideSource, results: Iterator[Any]) -> Iterator[Any]:
         """Yield what a pass makes of the results of the one before it."""
         passes = self._passes
-        carried = passes.carry(number - 1).output_schema
+        carried = passes.schema(number - 1)
         batch = self._batch_of(row_bytes(carried) + row_bytes(self._spec.relation(late.alias).schema))
+        match = self._marked if passes.marks(number) else self._matched
         for rows, parts in late.pair_up(carried, results):
             tuples = (passes.tuples(piece, number) for piece in _evened(rows, batch))
             if len(parts) == 1:
-                yield from self._matched(number, late, parts[0], batch, tuples)
+                yield from match(number, late, parts[0], batch, tuples)
                 continue
             for held in in_memory(tuples, self._budget):
                 marks = Marks(min(held[0].stores))
                 for part in parts:
                     marks.is_last = part is parts[-1]
-                    yield from self._matched(number, late, part, batch, held, marks)
+                    yield from match(number, late, part, batch, held, marks)
 
     def _matched(
         self,
@@ -234,6 +236,35 @@ class SpillingEddy:
         self._budget.wait(size)
         yield from self._booked(run, map(run.dataflow.finish, tuples), late.tally, from_disk=True)
         del run, relation, beside[late.alias]
+        self._budget.wait(-size)
+        self._let_go(size)
+
+    def _marked(
+        self,
+        number: int,
+        late: BesideSource,
+        part: Part,
+        batch: int,
+        tuples: Iterable[TupleBatch],
+        marks: Marks | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield tuples, marked by what their matches in a part of a relation say."""
+        assert isinstance(late.asks, Exists)
+        began, found = work_time(self._clock), 0
+        relation = MatchedRelation(late.asks, self._spec.relation(late.alias).schema, self._spec.visible)
+        for rows in part():
+            relation.take(rows)
+        late.tell(relation, marks)
+        size = relation.store.nbytes + relation.index.nbytes
+        self._budget.wait(size)
+        for each in tuples:
+            truth = relation.truth(each)
+            if marks is None or marks.is_last:
+                found += each.size
+                yield self._passes.mark(each, number, truth)
+        figures = CellFigures(0, work_time(self._clock) - began, output_tuples=found)
+        late.tally.joined(replace(figures, state=(relation.figures(),)), from_disk=True)
+        del relation
         self._budget.wait(-size)
         self._let_go(size)
 
