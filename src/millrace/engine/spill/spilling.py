@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -42,9 +41,6 @@ from millrace.options import Options
 from millrace.predicates import Caller
 
 _ALGORITHMS = {"shj": symmetric, "hybrid": hybrid, "grace": grace, "sort_merge": sort_merge}
-
-_RELEASED = 1 << 20
-"""Joins smaller than this leave nothing behind that is worth a collection of garbage."""
 
 
 class SpillingEddy:
@@ -237,7 +233,7 @@ class SpillingEddy:
         yield from self._booked(run, map(run.dataflow.finish, tuples), late.tally, from_disk=True)
         del run, relation, beside[late.alias]
         self._budget.wait(-size)
-        self._let_go(size)
+        self._budget.let_go(size)
 
     def _marked(
         self,
@@ -266,7 +262,7 @@ class SpillingEddy:
         late.tally.joined(replace(figures, state=(relation.figures(),)), from_disk=True)
         del relation
         self._budget.wait(-size)
-        self._let_go(size)
+        self._budget.let_go(size)
 
     def _made(
         self,
@@ -303,13 +299,6 @@ class SpillingEddy:
         spec = self._spec
         steps = len(spec.relations) + len(spec.residuals) + len(spec.outer)
         return self._budget.batch(self._options.batch_size, width, steps)
-
-    def _let_go(self, size: int = 0) -> None:
-        """An eddy has ended, which held so many bytes beside those that the budget knows of."""
-        # Its parts refer to each other, so without a collection its state would stay for a while.
-        if self._budget.join(0) + size >= _RELEASED:
-            gc.collect()
-            pa.default_memory_pool().release_unused()
 
     def _nothing(self) -> dict[str, tuple[()]]:
         """Return sources without a tuple."""
@@ -388,7 +377,7 @@ class SpillingEddy:
         yield from self._booked(eddy, [eddy.dataflow.results()], self.tally, from_disk=from_disk)
         rest = monitor.remainder(unread)
         del eddy, inputs, monitor
-        self._let_go()
+        self._budget.let_go()
         return rest
 
     def _booked(
