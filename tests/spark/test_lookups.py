@@ -63,6 +63,21 @@ def test_each_key_is_asked_once_a_job(spark, shop, options) -> None:
     assert sum(m.calls for m in modules) == KEYS + 1
 
 
+def test_a_budget_drops_answers_and_asks_nobody_again(spark, shop) -> None:
+    """Those of a join and of a left join: what was dropped comes from the job's own answers."""
+    text = """SELECT r.id, p.v FROM r JOIN q ON r.id = q.id JOIN p ON r.k = p.k
+        LEFT JOIN z ON q.id = z.k AND z.v <> p.v"""
+    tables = {"r": rows(spark), "q": rows(spark).select("id"), "p": shop.table(), "z": shop.table()}
+    options = {"cells": 2, "memory_budget": 4_000, "batch_size": 4}
+    query = millrace.query(text, spark=spark, tables=tables, options=options)
+    assert found(query) == expected()
+    modules = [module for _, module in query.report().modules()]
+    built = sum(m.tuples_in for m in modules if (m.name, m.action) == ("SteM(p)", "build"))
+    assert built > 2 * KEYS  # each cell by itself may need all of them
+    assert "write" in {m.action for m in modules}
+    assert all(each.requests == each.keys for each in query.lookups())
+
+
 def test_an_action_that_samples_first_asks_once(spark, shop) -> None:
     """A global sort computes its input twice: the second time rows come from the job's own answers."""
     query = ask(spark, shop, QUERY + " ORDER BY r.id DESC")

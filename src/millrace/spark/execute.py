@@ -24,7 +24,7 @@ from millrace.engine.plan.expressions import (
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
 from millrace.engine.stairs.choice import architecture_of
 from millrace.engine.tuples.keys import codes
-from millrace.errors import InputError, OptionError, ReadError
+from millrace.errors import InputError, ReadError
 from millrace.options import Options
 from millrace.parquet.tables import Split, splits
 from millrace.predicates import PredicateSpec
@@ -177,10 +177,10 @@ class _Assembly:
         inputs = {relation.alias: block.inputs[relation.alias] for relation in block.join.sources}
         looked_up = {alias: source for alias, source in inputs.items() if isinstance(source, LookupInput)}
         if looked_up and options.memory_budget is not None:
-            raise OptionError(
-                "option memory_budget is set for a join with lookups, whose tuples wait in memory for their "
-                "answers; expected one of the two: leave it out, or load the looked-up rows into a table"
-            )
+            from millrace.engine.spill.lookups import divide  # what plans without a budget do not need
+
+            read = [alias for alias, each in looked_up.items() if each.scan or each.sources]
+            divide(block.join, looked_up, read, options)
         # Everything that arrives, by number: semi-joined relations come behind those of the join.
         self._sources = _sources(block)
         self._join = with_sources(block.join, [source.relation for source in self._sources])

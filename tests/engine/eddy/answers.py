@@ -162,7 +162,7 @@ def answers(draw, architecture: str, number: int | None = None, fixed: Mapping |
     if shape != "sets" and one("sharing", False, True):
         case = with_self_joins(case)
     if shape in KEYED and one("beside", False, False, False, True):
-        case = _beside(draw, case, apart=within_budget)
+        case = _beside(draw, case)
     windowed = any(relation.window for relation in case.spec.relations)
     spilled = within_budget and len(case.spec.sources) > 1 and not windowed
     user = None
@@ -238,10 +238,10 @@ def _asked(access: Mapping[str, Plan]) -> bool:
     return any(plan.indexes or plan.scans for plan in access.values())
 
 
-def _beside(draw: st.DrawFn, case: Case, *, apart: bool) -> Case:
+def _beside(draw: st.DrawFn, case: Case) -> Case:
     """Draw relations beside a block whose columns are those that all of its tables have."""
     schemas = {str(table.schema) for table in case.tables.values()}
-    return draw(oracle.cases_beside(case, apart=apart)) if len(schemas) == 1 else case
+    return draw(oracle.cases_beside(case)) if len(schemas) == 1 else case
 
 
 def _picky(draw: st.DrawFn, case: Case, kind: str, *, last: bool) -> tuple[PredicateSpec, Case]:

@@ -475,11 +475,8 @@ def times(ticks: list[int | None], kind: pa.DataType) -> pa.Array:
 
 
 @st.composite
-def cases_beside(draw: st.DrawFn, case: Case | None = None, *, apart: bool = False) -> Case:
-    """Draw one or two relations beside a block, which may be given, with nulls, duplicates and no rows.
-
-    No predicate asks two of them if they are ``apart``.
-    """
+def cases_beside(draw: st.DrawFn, case: Case | None = None) -> Case:
+    """Draw one or two relations beside a block, which may be given, with nulls, duplicates and no rows."""
     case = case or draw(cases(max_relations=3, max_rows=12))
     schema = next(iter(case.tables.values())).schema
     tables, beside = dict(case.tables), list[RelationSpec]()
@@ -502,7 +499,7 @@ def cases_beside(draw: st.DrawFn, case: Case | None = None, *, apart: bool = Fal
         else:
             asked.append(exists)
     joined = [*case.spec.aliases, *(join.relation for join in outer)]
-    if not (apart and len(asked) > 1) and draw(st.integers(0, 2)) == 0:
+    if draw(st.integers(0, 2)) == 0:
         refs = [ColumnRef(alias, name) for alias in joined for name in schema.names]
         plain = IsNull(Column(draw(st.sampled_from(refs))))
         first, *more = draw(st.permutations([*asked, plain]))

@@ -70,7 +70,7 @@ def test_a_full_index_holds_the_sources_back() -> None:
 
 def test_wide_rows_that_wait_hold_the_sources_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few bindings they have: a hundred of a kilobyte for one key, of which ten may wait."""
-    monkeypatch.setattr("millrace.engine.access.arrivals.MOST_WAITING", 10 * 1024)
+    monkeypatch.setattr("millrace.engine.eddy.context.MOST_WAITING", 10 * 1024)
     clock, read = VirtualClock(), []
     rows = pa.record_batch({"k": pa.array([1], INT), "text": ["x" * 1024]})
 

@@ -35,7 +35,7 @@ from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill import guard, partitions
-from millrace.engine.spill.beside import BesideSource
+from millrace.engine.spill.beside import BesideSource, Passes
 from millrace.engine.spill.spilling import SpillingEddy
 from millrace.engine.stairs.index_join import IndexJoin
 from millrace.engine.stairs.invariants import Stairs
@@ -247,6 +247,8 @@ AWAY: dict[str, Broken] = {
     ),
     # NOT IN has to know of nulls in other partitions, and whether there is a row in any.
     "forget_the_whole": swap(BesideSource, "tell", lambda _, part, marks=None: setattr(part, "marks", marks)),
+    # A predicate over several relations is judged by what earlier passes have marked the tuples with.
+    "mark_all": wrap(Passes, "mark", lambda mark: lambda *of: mark(*of[:-1], of[-1] | True)),
     # A tuple that came before the join stopped goes to files once.
     "spill_twice": wrap(
         guard.Remainder, "built", lambda built: lambda *of: (b for one in built(*of) for b in (one, one))
@@ -581,6 +583,7 @@ RULES = [
     Rule("scatter", budget=True, algorithm="grace"),
     Rule("scatter", budget=True, kept=0.0, beside=True, algorithm="shj", batch=100),
     Rule("forget_the_whole", budget=True, kept=0.0, beside=True),
+    Rule("mark_all", budget=True, kept=0.0, beside=True),
     Rule("spill_twice", budget=True, algorithm="shj", online=True),
     Rule("demote_twice", architecture="stairs", intermediate=False, online=True),
     *(stair(name, WRONG, A) for name in ("probe_only", "insert_only", "close_early", "first_come")),

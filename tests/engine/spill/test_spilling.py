@@ -17,7 +17,7 @@ import pytest
 
 from lab.bench import budget
 from millrace.engine.operators.beside import Marks
-from millrace.engine.plan.expressions import Call, Column, ColumnRef, Exists, LeftJoin
+from millrace.engine.plan.expressions import Call, Column, ColumnRef, Exists, LeftJoin, Or
 from millrace.engine.plan.spec import OutputColumn, RelationSpec
 from millrace.engine.spill import algorithms, partitions
 from millrace.engine.spill.folder import SpillFile, SpillFolder
@@ -327,21 +327,28 @@ def beside(case: Case, kind: str, rows: int, keys: int, share: float = 0.0) -> C
     key[draw.permutation(rows)[: int(share * rows)]] = 1
     table = pa.table({"k": pa.array(key, mask=key == 3), "x": draw.integers(0, 30_000, rows)})
     equal, less = compare("=", "a.k", "e.k", pa.int64()), compare("<", "b.j", "e.x", pa.int64())
+    other = Exists("f", (compare("=", "c.j", "f.k", pa.int64()),))
     asks: dict[str, dict[str, Any]] = {
         "left": {"outer": (LeftJoin("e", (equal,), less),)},
         "semi": {"residuals": (Exists("e", (equal,), less),)},
         "anti": {"residuals": (Exists("e", (equal,), negated=True),)},
         "not in": {"residuals": (Exists("e", (equal,), negated=True, null_aware=True),)},
+        "either": {"residuals": (Or((Exists("e", (equal,), less, negated=True), other)),)},
     }
-    spec = replace(case.spec, beside=(RelationSpec("e", table.schema, rows=rows),), **asks[kind])
+    aliases = ("e", "f") if kind == "either" else ("e",)
+    asked = tuple(RelationSpec(alias, table.schema, rows=rows) for alias in aliases)
+    spec = replace(case.spec, beside=asked, **asks[kind])
     if kind == "left" and not spec.count_only:
         spec = replace(spec, output=(*spec.output, OutputColumn("e_x", ColumnRef("e", "x"))))
-    return Case(spec, {**case.tables, "e": table})
+    return Case(spec, {**case.tables, **dict.fromkeys(aliases, table)})
 
 
 @pytest.mark.parametrize(
     ("architecture", "algorithm", "kind"),
-    list(zip(ARCHITECTURES, ALGORITHMS, ("left", "semi", "anti", "not in"), strict=True)),
+    [
+        *zip(ARCHITECTURES, ALGORITHMS, ("left", "semi", "anti", "not in"), strict=True),
+        ("stems", "hybrid", "either"),
+    ],
 )
 def test_relations_beside_stay_within_the_budget(architecture, algorithm, kind, tmp_path):
     """One that is too large is joined by partition, a small one is kept; many rows may have one key."""

@@ -32,7 +32,7 @@ from millrace.errors import ExecutionError, InputError
 from millrace.limits.clock import POLLED
 
 MOST_WAITING = 256 << 20
-"""Bytes of source rows whose tuples wait for indexes, from which on no more is read."""
+"""Bytes of source rows whose tuples wait for indexes, from which on no more is read, without a budget."""
 
 _EXPIRED = 4
 """Base tuples are evicted once a quarter of those held has expired: looking costs O(1) a tuple over time."""
@@ -41,7 +41,10 @@ _EXPIRED = 4
 class Arrivals:
     """The access methods of a block at work; ``requests`` are what indexes are asked."""
 
-    def __init__(self, methods: AccessMethods, stems: Sequence[SteM]) -> None:
+    def __init__(
+        self, methods: AccessMethods, stems: Sequence[SteM], most_waiting: int = MOST_WAITING
+    ) -> None:
+        self._most_waiting = most_waiting
         self._methods, self._stems, self._spec = methods, stems, methods.spec
         self._indexes, self._paths = methods.indexes, methods.paths
         self._scans = dict(methods.scans)
@@ -116,6 +119,7 @@ class Arrivals:
                 if not self._paths.sets >> relation & 1:
                     rows = keep_asked(rows, answer.bindings, lookup.keys)
                 found.append(rows)
+                self._read[relation] += rows.num_rows, rows.nbytes
             # What came together is built together, and ends together.
             for lookup, batches in bindings.items():
                 eots = self._stems[relation].eot(lookup.keys)
@@ -192,7 +196,7 @@ class Arrivals:
             return False
         rows, size = self._read.T
         wide = float(np.max(size / np.maximum(rows, 1)))
-        if self._waits() * wide >= MOST_WAITING:
+        if self._waits() * wide >= self._most_waiting:
             return True
         return any(index.is_full and self.requests.missing(relation) for relation, index in asked)
 

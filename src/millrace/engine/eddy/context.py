@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import pyarrow as pa
 
-from millrace.engine.access.arrivals import Arrivals, Watermark
+from millrace.engine.access.arrivals import MOST_WAITING, Arrivals, Watermark
 from millrace.engine.access.modules import IndexAM, is_index
 from millrace.engine.access.paths import Access, AccessMethods
 from millrace.engine.access.schedule import Schedule, Source
@@ -65,6 +65,7 @@ class Given(TypedDict, total=False):
             :class:`millrace.engine.eddy.dataflow.EddyDataflow`.
         later: Bit set of the predicates and left joins that wait for another run, in the order of
             :class:`millrace.engine.plan.graph.QueryGraph`.
+        most_waiting: Bytes of source rows that may wait for indexes, before more are read.
     """
 
     stream: str | None
@@ -79,6 +80,7 @@ class Given(TypedDict, total=False):
     policy: Policy | None
     eddy: Callable[[RunContext, Given], EddyDataflow] | None
     later: int
+    most_waiting: int
 
 
 class RunContext:
@@ -114,7 +116,8 @@ class RunContext:
         self.schedule = schedule
         self.schedule.check(spec, built)
         self.stems = stems_of(spec, self.graph, self.methods.paths)
-        self.arrivals = Arrivals(self.methods, self.stems)
+        self.most_waiting = given.get("most_waiting", MOST_WAITING)
+        self.arrivals = Arrivals(self.methods, self.stems, self.most_waiting)
         self.watermark = Watermark(spec, self.graph, self.stems)
         self.output: Sink = given.get("output") or Output(spec, self.limit)
         self.called = any(isinstance(p, Call) for p in spec.residuals)

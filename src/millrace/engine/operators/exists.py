@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import Array, is_true, to_arrow
+from millrace.engine.arrays import Array, is_true, to_arrow, to_numpy
 from millrace.engine.operators.beside import BesideRelation, Search
 from millrace.engine.operators.selection import CompiledSelection
 from millrace.engine.plan.evaluation import evaluate
@@ -94,6 +94,7 @@ class ExistsSelection(CompiledSelection):
             p.relation: MatchedRelation(p, spec.relation(p.relation).schema, spec.visible)
             for p in exists_in(predicate)
         }
+        self._places = {r.alias: n for n, r in enumerate(spec.sources) if r.alias in self.relations}
         if isinstance(predicate, Exists):
             one = self.relations[predicate.relation]
             self.name, self.label = one.name, one.label
@@ -101,7 +102,7 @@ class ExistsSelection(CompiledSelection):
 
     def _judge(self, batch: TupleBatch) -> Array:
         began = work_time(self._clock)
-        truths = {_mark(alias): each.truth(batch) for alias, each in self.relations.items()}
+        truths = {mark_of(alias): self._truth(alias, batch) for alias in self.relations}
         if isinstance(self._predicate, Truth):
             truth = truths[self._predicate.operand.ref]
         else:
@@ -112,8 +113,15 @@ class ExistsSelection(CompiledSelection):
             truth = np.zeros_like(truth)
         return truth.astype(np.int8)
 
+    def _truth(self, alias: str, batch: TupleBatch) -> Array:
+        """Return what matches in a relation say of tuples, which an earlier run may have marked with it."""
+        number = self._places[alias]
+        if number not in batch.stores:
+            return self.relations[alias].truth(batch)
+        return to_numpy(batch.stores[number].gather("", batch.rows[number]))
 
-def _mark(alias: str) -> ColumnRef:
+
+def mark_of(alias: str) -> ColumnRef:
     """Return the column that marks each tuple by what its matches in a relation say."""
     return ColumnRef(alias, "")
 
@@ -122,7 +130,7 @@ def _marked(node: Predicate) -> Predicate:
     """Return a predicate over the marks that its Exists make."""
     match node:
         case Exists(relation):
-            return Truth(Column(_mark(relation)))
+            return Truth(Column(mark_of(relation)))
         case And(arguments) | Or(arguments):
             return type(node)(tuple(map(_marked, arguments)))
     return node

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from millrace.engine.access.arrivals import MOST_WAITING
 from millrace.engine.arrays import Array
 from millrace.engine.eddy.operator import Estimate, Kind, Operator, Step
 from millrace.engine.operators.beside import AskedRelation, BesideRelation, Search
@@ -87,8 +86,11 @@ class AskingProbe(OuterProbe):
 
     beside: AskedRelation
 
-    def __init__(self, number: int, relation: int, alias: str, beside: AskedRelation) -> None:
+    def __init__(
+        self, number: int, relation: int, alias: str, beside: AskedRelation, most_waiting: int
+    ) -> None:
         super().__init__(number, relation, alias, beside)
+        self._most_waiting = most_waiting
         self.sets_aside = False
         self.unbuilt: int | None = None
         self._aside: deque[tuple[Search, int]] = deque()
@@ -104,7 +106,7 @@ class AskingProbe(OuterProbe):
         """Return tuples widened by the next matches, or set them aside until all of these have come."""
         if not work.has_begun:
             if not self.beside.is_answered(work):
-                if self.sets_aside and self._bytes < MOST_WAITING and not self.beside.is_full:
+                if self.sets_aside and self._bytes < self._most_waiting and not self.beside.is_full:
                     self._set_aside(work)
                     return Step((), 0)
                 self.beside.wait(work)

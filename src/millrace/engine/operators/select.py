@@ -127,7 +127,7 @@ def _outer_probes(context: RunContext, indexes: Mapping[str, IndexAM]) -> Iterat
         place = number, spec.visible.index(alias), alias
         if join.bind:
             asked = AskedRelation(*given, indexes[alias], context.clock, context.methods.woken)
-            yield number, AskingProbe(*place, asked)
+            yield number, AskingProbe(*place, asked, context.most_waiting)
         else:
             yield number, OuterProbe(*place, BesideRelation(*given))
 

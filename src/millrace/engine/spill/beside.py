@@ -12,6 +12,8 @@ add. Each pass is a run of the whole block in which only its own predicates and 
 * A predicate or ON that reads columns of a left-joined relation waits for that pass, or for a later one.
 * A user's predicate waits for the last pass that may reject a tuple, which is not to raise what another
   predicate spares it.
+* A predicate that asks several relations is judged in the pass of the last one. The passes before it judge
+  nothing: each marks the tuples by what their matches say, in a column that the next one carries on.
 * What no key divides is met a part at a time by tuples that stay in memory, as many as fit; who has found
   nothing is known behind the last part.
 * NOT IN has to know whether the relation has a row, and a null, anywhere: partitions are told.
@@ -27,7 +29,9 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.arrays import Array, to_arrow
 from millrace.engine.operators.beside import BesideRelation, Marks
+from millrace.engine.operators.exists import mark_of
 from millrace.engine.plan.expressions import Call, ColumnRef, Exists, LeftJoin, columns_of, exists_in
 from millrace.engine.plan.graph import QueryGraph, members
 from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
@@ -61,12 +65,11 @@ def asked_in(spec: JoinSpec) -> list[Exists | LeftJoin]:
     is_pinned = False
     for predicate in spec.residuals:
         own = [*exists_in(predicate)]
-        if len(own) > 1 or (own and is_pinned):
-            why = "asks for others too" if len(own) > 1 else "comes behind one that is not deterministic"
+        if own and is_pinned:
             raise InputError(
                 f"option memory_budget is set for a predicate that asks for matches in {own[0].relation!r} "
-                f"and {why}, so that it cannot wait until the rest of the join is done; expected one of the "
-                "two: leave memory_budget out"
+                "and comes behind one that is not deterministic, so that it cannot wait until the rest of "
+                "the join is done; expected it before that one, or no memory_budget"
             )
         asked += own
         is_pinned |= isinstance(predicate, Call) and not predicate.spec.deterministic
@@ -82,6 +85,10 @@ class Passes:
         before = QueryGraph.of(spec).residuals_before
         asked = [[p.relation for p in exists_in(each)] for each in spec.residuals]
         asked += [[join.relation] for join in spec.outer]
+        self._marks: dict[int, tuple[str, int]] = {}
+        for relations in asked:
+            *earlier, last = [late.index(alias) + 1 for alias in relations if alias in late] or [0]
+            self._marks |= {number: (late[number - 1], last) for number in earlier}
 
         def find_pass(number: int) -> int:
             own = (late.index(alias) + 1 for alias in asked[number] if alias in late)
@@ -115,6 +122,29 @@ class Passes:
         columns = [OutputColumn(name_carried(spec, ref), ref) for ref in left]
         return replace(spec, output=tuple(columns), count_only=False)
 
+    def marks(self, number: int) -> bool:
+        """Whether a pass only marks the tuples, for that of another relation of the same predicate."""
+        return number in self._marks
+
+    def schema(self, number: int) -> pa.Schema:
+        """Return the columns of what a pass leaves, marks among them."""
+        schema = self.carry(number).output_schema
+        for place, (alias, last) in self._marks.items():
+            if place <= number < last:
+                schema = schema.append(pa.field(name_carried(self._spec, mark_of(alias)), pa.bool_()))
+        return schema
+
+    def mark(self, batch: TupleBatch, number: int, truth: Array) -> pa.RecordBatch:
+        """Return the tuples of a pass with its mark."""
+        columns = {
+            f"{relation} {name}": store.gather(name, batch.rows[relation])
+            for relation, store in batch.stores.items()
+            for name in store.schema.names
+        }
+        columns[name_carried(self._spec, mark_of(self._marks[number][0]))] = to_arrow(truth)
+        schema = self.schema(number)
+        return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
     def tuples(self, batch: pa.RecordBatch, number: int) -> TupleBatch:
         """Return the tuples that a pass gets, of what was carried."""
         places: dict[int, dict[str, int]] = {}
@@ -132,7 +162,7 @@ class Passes:
 
 def name_carried(spec: JoinSpec, ref: ColumnRef) -> str:
     """Return the name of a column that is carried: the number of its relation, and its own name."""
-    return f"{spec.visible.index(ref.relation)} {ref.column}"
+    return f"{[r.alias for r in spec.sources].index(ref.relation)} {ref.column}"
 
 
 class BesideSource:
@@ -147,7 +177,7 @@ class BesideSource:
         budget: Budget,
         clock: Clock,
     ) -> None:
-        self.alias = asks.relation
+        self.alias, self.asks = asks.relation, asks
         own, tuples = spec.relation(self.alias), f"tuples for {self.alias}"
         keys, kinds = list[Equality](), dict[str, pa.DataType]()
         for key in asks.keys:

@@ -10,6 +10,7 @@ and partitions of all relations.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -36,6 +37,9 @@ _LINKS = 12
 
 _VARIABLE = 32
 """What a value of a type without a fixed width is taken to need."""
+
+_RELEASED = 1 << 20
+"""Joins smaller than this leave nothing behind that is worth a collection of garbage."""
 
 _STATE_SHARE = 0.7
 _WRITE_SHARE = 1 / 16
@@ -224,6 +228,13 @@ class Budget:
         before, self._joining = self._joining, size
         self.wait(0)
         return before
+
+    def let_go(self, size: int = 0) -> None:
+        """An eddy has ended, which held so many bytes beside those that the budget knows of."""
+        # Its parts refer to each other, so without a collection its state would stay for a while.
+        if self.join(0) + size >= _RELEASED:
+            gc.collect()
+            pa.default_memory_pool().release_unused()
 
     def drain(self, held: list[Held], size: Callable[[Held], int]) -> Iterator[Held]:
         """Yield what waits in a list; each is let go of before it is asked for the next."""

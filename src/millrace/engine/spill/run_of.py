@@ -14,6 +14,7 @@ from millrace.errors import InputError
 from millrace.options import Options
 
 if TYPE_CHECKING:
+    from millrace.engine.spill.lookups import LookupEddies
     from millrace.engine.spill.spilling import SpillingEddy
 
 _OF_ONE_EDDY = ("schedule", "watch", "policy", "eddy")
@@ -24,7 +25,7 @@ def run_of(
     sources: Mapping[str, Iterable[pa.RecordBatch]],
     options: Options | None = None,
     **given: Unpack[Given],
-) -> Run | SpillingEddy:
+) -> Run | SpillingEddy | LookupEddies:
     """Return what runs a block: ``run()`` yields its result, ``figures(cell)`` says what was done.
 
     A block over one relation alone keeps no state, so a memory budget means nothing to it.
@@ -33,8 +34,8 @@ def run_of(
         spec: The block.
         sources: Record batches by alias.
         options: The run's settings.
-        given: See :class:`millrace.engine.eddy.context.Given`; no access modules under a memory budget, and
-            no schedule, watch or whatever else of the ways of one eddy, for spilling has its own.
+        given: See :class:`millrace.engine.eddy.context.Given`; under a memory budget no schedule, watch or
+            whatever else of the ways of one eddy, for spilling has its own.
 
     Raises:
         InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on; or
@@ -46,19 +47,19 @@ def run_of(
             "option memory_budget is set for a join with sliding windows, whose tuples would be joined out "
             "of order of time; expected one of the two: windows bound the state by themselves"
         )
-    spills = options.memory_budget is not None and len(spec.sources) > 1
-    if spills and (access := given.get("access")):
-        raise InputError(
-            f"option memory_budget is set for a join that looks up {', '.join(sorted(access))}, and tuples "
-            "that wait for answers wait in memory; expected one of the two: leave memory_budget out"
-        )
+    access = {a: own for a, own in (given.get("access") or {}).items() if own}
+    spills = options.memory_budget is not None and (len(spec.sources) > 1 or bool(access))
     if spills and (own := [name for name in _OF_ONE_EDDY if given.get(name) is not None]):
         raise InputError(
             f"option memory_budget is set for a run that is given a {' and a '.join(own)}; expected one of "
             "the two: under a budget sources are read, and memory is watched, by the way of spilling"
         )
+    if spills and access:
+        from millrace.engine.spill.lookups import LookupEddies  # what tasks without a budget do not need
+
+        return LookupEddies(spec, sources, options, access, given)
     if spills:
-        from millrace.engine.spill.spilling import SpillingEddy  # what tasks without a budget do not need
+        from millrace.engine.spill.spilling import SpillingEddy
 
         return SpillingEddy(spec, sources, options, **given)
     return Run(spec, sources, options, **given)

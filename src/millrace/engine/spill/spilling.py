@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -21,8 +20,9 @@ from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.statistics import Lessons
 from millrace.engine.figures import CellFigures
 from millrace.engine.operators.beside import BesideRelation, Marks
+from millrace.engine.operators.exists import MatchedRelation
 from millrace.engine.operators.select import own_caller
-from millrace.engine.plan.expressions import Call
+from millrace.engine.plan.expressions import Call, Exists
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill.algorithms import Inputs, Sources, grace, hybrid, joined, sort_merge, symmetric
@@ -41,9 +41,6 @@ from millrace.options import Options
 from millrace.predicates import Caller
 
 _ALGORITHMS = {"shj": symmetric, "hybrid": hybrid, "grace": grace, "sort_merge": sort_merge}
-
-_RELEASED = 1 << 20
-"""Joins smaller than this leave nothing behind that is worth a collection of garbage."""
 
 
 class SpillingEddy:
@@ -200,18 +197,19 @@ class SpillingEddy:
     def _passed(self, number: int, late: BesideSource, results: Iterator[Any]) -> Iterator[Any]:
         """Yield what a pass makes of the results of the one before it."""
         passes = self._passes
-        carried = passes.carry(number - 1).output_schema
+        carried = passes.schema(number - 1)
         batch = self._batch_of(row_bytes(carried) + row_bytes(self._spec.relation(late.alias).schema))
+        match = self._marked if passes.marks(number) else self._matched
         for rows, parts in late.pair_up(carried, results):
             tuples = (passes.tuples(piece, number) for piece in _evened(rows, batch))
             if len(parts) == 1:
-                yield from self._matched(number, late, parts[0], batch, tuples)
+                yield from match(number, late, parts[0], batch, tuples)
                 continue
             for held in in_memory(tuples, self._budget):
                 marks = Marks(min(held[0].stores))
                 for part in parts:
                     marks.is_last = part is parts[-1]
-                    yield from self._matched(number, late, part, batch, held, marks)
+                    yield from match(number, late, part, batch, held, marks)
 
     def _matched(
         self,
@@ -235,7 +233,36 @@ class SpillingEddy:
         yield from self._booked(run, map(run.dataflow.finish, tuples), late.tally, from_disk=True)
         del run, relation, beside[late.alias]
         self._budget.wait(-size)
-        self._let_go(size)
+        self._budget.let_go(size)
+
+    def _marked(
+        self,
+        number: int,
+        late: BesideSource,
+        part: Part,
+        batch: int,
+        tuples: Iterable[TupleBatch],
+        marks: Marks | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield tuples, marked by what their matches in a part of a relation say."""
+        assert isinstance(late.asks, Exists)
+        began, found = work_time(self._clock), 0
+        relation = MatchedRelation(late.asks, self._spec.relation(late.alias).schema, self._spec.visible)
+        for rows in part():
+            relation.take(rows)
+        late.tell(relation, marks)
+        size = relation.store.nbytes + relation.index.nbytes
+        self._budget.wait(size)
+        for each in tuples:
+            truth = relation.truth(each)
+            if marks is None or marks.is_last:
+                found += each.size
+                yield self._passes.mark(each, number, truth)
+        figures = CellFigures(0, work_time(self._clock) - began, output_tuples=found)
+        late.tally.joined(replace(figures, state=(relation.figures(),)), from_disk=True)
+        del relation
+        self._budget.wait(-size)
+        self._budget.let_go(size)
 
     def _made(
         self,
@@ -272,13 +299,6 @@ class SpillingEddy:
         spec = self._spec
         steps = len(spec.relations) + len(spec.residuals) + len(spec.outer)
         return self._budget.batch(self._options.batch_size, width, steps)
-
-    def _let_go(self, size: int = 0) -> None:
-        """An eddy has ended, which held so many bytes beside those that the budget knows of."""
-        # Its parts refer to each other, so without a collection its state would stay for a while.
-        if self._budget.join(0) + size >= _RELEASED:
-            gc.collect()
-            pa.default_memory_pool().release_unused()
 
     def _nothing(self) -> dict[str, tuple[()]]:
         """Return sources without a tuple."""
@@ -357,7 +377,7 @@ class SpillingEddy:
         yield from self._booked(eddy, [eddy.dataflow.results()], self.tally, from_disk=from_disk)
         rest = monitor.remainder(unread)
         del eddy, inputs, monitor
-        self._let_go()
+        self._budget.let_go()
         return rest
 
     def _booked(

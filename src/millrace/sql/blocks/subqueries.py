@@ -217,8 +217,6 @@ class _Finder:
         predicate = self._predicate(node, scans, negated=False)
         if not isinstance(predicate, Exists):
             self._check_searchable()
-        if len(scans) > 1 and self._context.settings.options.memory_budget is not None:
-            raise Unsupported("under memory_budget a condition asks one relation for matches, not several")
         return predicate, scans
 
     def take_joins(

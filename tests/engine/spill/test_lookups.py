@@ -1,0 +1,137 @@
+"""Lookups under a memory budget: what is scanned is joined first, and answers are a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, assume, find, given, settings, strategies as st
+
+from millrace.engine.spill import lookups
+from millrace.engine.spill.lookups import CacheMonitor, LookupEddies
+from millrace.engine.spill.run_of import run_of
+from millrace.errors import InputError
+from millrace.limits.clock import VirtualClock
+from millrace.options import ALGORITHMS, ARCHITECTURES, Options
+from tests.engine.eddy import oracle
+from tests.engine.eddy.access_cases import Plan, asked, left_joins_asking, modules, plans
+from tests.engine.eddy.blocks import chain
+from tests.engine.eddy.oracle import Case, multiset
+from tests.engine.laws import examples
+from tests.engine.spill.test_spilling import LARGE_BUDGET, RATIO, beside, large, within
+
+BATCH = 2_000
+"""Bytes for a batch of one tuple, twice and with all that a budget is for."""
+
+Asking = tuple[Case, dict[str, Plan], Options, int]
+
+
+@st.composite
+def asking(draw: st.DrawFn) -> Asking:
+    """Draw a block with lookups, a budget that may be too small for it, and rows of a batch."""
+    case = draw(oracle.cases(4, 16))
+    found: dict[str, Plan] = {}
+    if draw(st.booleans()):
+        case = draw(oracle.cases_beside(case))
+    if case.spec.outer and draw(st.booleans()):
+        case, found = draw(left_joins_asking(case))
+    found |= {alias: plan for alias, plan in draw(plans(case, alone=True)).items() if plan.indexes}
+    assume(found)
+    batch = draw(st.sampled_from([1, 3, 10]))
+    options = Options(
+        architecture=draw(st.sampled_from(ARCHITECTURES)),
+        algorithm=draw(st.sampled_from(ALGORITHMS)),
+        batch_size=batch,
+        memory_budget=BATCH * batch * draw(st.sampled_from([1, 4, 1_000])),
+    )
+    return case, found, options, draw(st.sampled_from([1, 5]))
+
+
+def answer(example: Asking) -> tuple[oracle.Rows, LookupEddies]:
+    """Return the rows, and what made them; examples that cannot be divided are none."""
+    case, found, options, chunk = example
+    clock = VirtualClock()
+    access, _ = modules(case, found, clock, chunk)
+    sources = {alias: own for alias, own in case.batches(chunk).items() if alias not in access}
+    try:
+        run = run_of(case.spec, sources, options, clock=clock, access=access)
+    except InputError:
+        assume(False)
+    assert isinstance(run, LookupEddies)
+    return multiset(pa.Table.from_batches(run.run(), case.spec.output_schema)), run
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("share", [0.0, lookups.CACHED_SHARE])
+def test_the_rows_are_duckdbs(monkeypatch, share) -> None:
+    """However often a new eddy goes on, here also after every batch; answers may come late."""
+    monkeypatch.setattr(lookups, "CACHED_SHARE", share)
+
+    @examples(100)
+    @given(asking())
+    def law(example: Asking) -> None:
+        assert answer(example)[0] == example[0].expected(), example[0].sql()
+
+    law()
+
+
+def forget_the_next(reading: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an eddy's input that drops the tuples with which another eddy is to begin."""
+
+    def careless(self: CacheMonitor) -> Any:
+        yield from reading(self)
+        self.left = next(self._source, None)
+
+    return careless
+
+
+@pytest.mark.broken_rule
+def test_a_new_eddy_begins_where_the_last_one_stopped(monkeypatch) -> None:
+    monkeypatch.setattr(lookups, "CACHED_SHARE", 0.0)
+    monkeypatch.setattr(CacheMonitor, "reading", forget_the_next(CacheMonitor.reading))
+    chosen = settings(
+        max_examples=400, derandomize=True, phases=[Phase.generate], suppress_health_check=HealthCheck
+    )
+    wrong = find(asking(), lambda example: answer(example)[0] != example[0].expected(), settings=chosen)
+    monkeypatch.undo()
+    assert answer(wrong)[0] == wrong[0].expected()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_lookups_stay_within_the_budget(architecture, tmp_path) -> None:
+    """What is scanned would take several times as much, and so would the answers."""
+    case = large(30_000, 30_000, 60_000, 0.002, count_only=True)
+    options = within(tmp_path, "hybrid", LARGE_BUDGET, 2048, architecture=architecture)
+    rows, run = answer((case, {"c": asked("j", delay=0.1)}, options, 4096))
+    figures = run.figures()
+    assert rows == case.expected()
+    assert figures.spilled_bytes > 0
+    assert 0.2 < figures.budget_peak_ratio <= RATIO, figures.budget_peak_ratio
+    assert figures.output_tuples == sum(count for (count,) in rows.elements())
+    assert not list(tmp_path.iterdir())
+
+
+CHAIN = chain(1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "lookups", "options", "named"),
+    [
+        (CHAIN.spec, {"b": asked("k")}, {}, "no equality joins the other relations with each other"),
+        (CHAIN.spec, {"c": replace(asked("j"), source=True)}, {}, "looks up c, and a scan has all"),
+        (CHAIN.spec, {"c": asked("j")}, {"policy": "fixed", "order": ("a", "b", "c")}, "order"),
+        (beside(CHAIN, "semi", 9, 3).spec, {"b": asked("k")}, {}, "matches in e depend on"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(spec, lookups, options, named) -> None:
+    """Before a source is read; what would work is said."""
+    tables = {relation.alias: pa.table(relation.schema.empty_table()) for relation in spec.sources}
+    case = Case(spec, tables)
+    clock = VirtualClock()
+    access, _ = modules(case, lookups, clock, 1)
+    sources = {alias: () for alias in tables if lookups.get(alias, Plan()).source}
+    with pytest.raises(InputError, match=f"{named}[\\s\\S]*load the looked-up rows into a table"):
+        run_of(spec, sources, Options(memory_budget=1 << 20, **options), access=access)
