@@ -100,12 +100,16 @@ class Roles:
 
     def divide(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the rows of each bit set, with the columns to send; rows of no relation are left out."""
+        if self.tests == (None,):
+            yield 1, batch
+            return
         found = np.zeros(batch.num_rows, np.int64)
         for place, test in enumerate(self.tests):
             found |= (np.int64(1) if test is None else to_numpy(batch.column(test)).astype(np.int64)) << place
-        for roles in np.unique(found[found > 0]).tolist():
-            part, mine = batch.select(self.cuts[roles][1]), found == roles
-            yield roles, part if mine.all() else part.filter(to_arrow(mine))
+        for roles, rows in enumerate(np.bincount(found).tolist()):
+            if roles and rows:
+                part = batch.select(self.cuts[roles][1])
+                yield roles, part if rows == batch.num_rows else part.filter(to_arrow(found == roles))
 
 
 Partitioner = Callable[[pa.RecordBatch], Array]
