@@ -130,6 +130,7 @@ SELF_JOINS = [
     ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.k WHERE a.v > 3", {}, 1),
     ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.k WHERE a.v > 3 AND b.w = 4", {}, 1),
     ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.k WHERE a.i < 80", {}, 2),
+    ("SELECT a.v, a.w, a.i, b.v FROM t a JOIN t b ON a.k = b.k WHERE a.v > 3", {}, 2),
     (
         "SELECT a.v, c.i FROM t a JOIN t b USING (k) JOIN t c USING (k) WHERE c.v > 5 AND a.v > 5",
         {},

@@ -195,9 +195,10 @@ class _SharedScan:
 
     @property
     def is_possible(self) -> bool:
-        """Whether all read the same row groups, and rows can be told apart.
+        """Whether all read the same row groups, and one scan for two different filters costs no more.
 
-        Tests are computed columns, which read stored ones alone.
+        Tests are computed columns, which read stored ones alone. A scan leaves the rest of a row group unread
+        where no row passes. So what rows of one filter alone need may take no more than what both need.
         """
         if not all(source.is_same(self.first) for source in self.sources[1:]):
             return False
@@ -207,7 +208,13 @@ class _SharedScan:
         table = self.first.scan.table
         read = {ref.column.lower() for own in self._filters for each in own for ref in columns_of(each)}
         is_free = not any(name.lower().startswith(_TEST) for name in table.schema.names)
-        return len(self._filters) == 2 and is_free and read.isdisjoint(n.lower() for n, _ in table.computed)
+        if len(self._filters) > 2 or not is_free or not read.isdisjoint(n.lower() for n, _ in table.computed):
+            return False
+        columns = [{name.lower() for name in self.blocks[bit].schema.names} - read for bit in (1, 2)]
+        common = columns[0] & columns[1]
+        filtered = [each for each, own in zip(columns, self._filters, strict=True) if own]
+        alone = set.union(*filtered) - common
+        return table.decoded_bytes_of(alone) <= table.decoded_bytes_of(common)
 
     @property
     def tests(self) -> tuple[str | None, ...]:
@@ -473,7 +480,8 @@ class _Assembly:
 
         Without it, no row group less would be read, and no value of a row less be sent. Blocks wait in memory
         until the last of their relations reads them. So there are none under a budget, and the relation that
-        is sorted last shares none. Nor where map tasks filter what they send.
+        is sorted last shares none. Nor where map tasks filter what they send: a row may have matches in one
+        role and none in another.
         """
         if self._options.memory_budget is not None or self._lookups or self._reduction is not None:
             return ()
