@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections import Counter
 from functools import reduce
@@ -12,7 +13,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, settings, strategies as hs
 from pyspark.sql import DataFrame
 
 import millrace
@@ -23,10 +24,11 @@ from millrace.errors import ExecutionError
 from millrace.options import Options
 from millrace.parquet.discovery import open_table
 from millrace.spark.block import Block, FrameInput, ParquetInput
+from millrace.spark.exchange import Roles
 from millrace.spark.execute import execute
 from millrace.spark.session import explained
 from tests.engine.eddy.oracle import Case, cases, cases_beside, multiset
-from tests.gate import sampled
+from tests.gate import examples, sampled
 from tests.session import changed
 from tests.sql.compare import bag
 from tests.sql.small_tables import register, write
@@ -125,17 +127,30 @@ SELF_JOINS = [
     ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.k", {"architecture": "stairs", "online": True}, 1),
     ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.k", {"memory_budget": 50_000}, 2),
     ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.v", {}, 2),
-    ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.k WHERE a.v > 3", {}, 2),
-    ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.k WHERE a.v > 3 AND b.v > 4", {}, 2),
+    ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.k WHERE a.v > 3", {}, 1),
+    ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.k WHERE a.v > 3 AND b.w = 4", {}, 1),
+    ("SELECT a.v, b.w FROM t a JOIN t b ON a.k = b.k WHERE a.i < 80", {}, 2),
+    ("SELECT a.v, a.w, a.i, b.v FROM t a JOIN t b ON a.k = b.k WHERE a.v > 3", {}, 2),
+    (
+        "SELECT a.v, c.i FROM t a JOIN t b USING (k) JOIN t c USING (k) WHERE c.v > 5 AND a.v > 5",
+        {},
+        1,
+    ),
+    (
+        "SELECT a.v, b.w, c.w FROM t a JOIN t b ON a.k = b.k JOIN t c ON b.k = c.k WHERE b.v > 5 AND c.v < 2",
+        {},
+        2,
+    ),
+    ("SELECT a.v, b.w FROM t a LEFT JOIN t b ON a.k = b.k AND b.v > 4 WHERE a.v < 2", {}, 1),
 ]
 
 
 @pytest.mark.parametrize(("text", "options", "times"), SELF_JOINS)
 def test_a_self_join_by_one_key_is_read_and_sent_once(spark, tmp_path, text, options, times):
-    """Each role has its own columns and its own part in the join; other keys or filters keep roles apart."""
+    """Each role has its own columns, filters and part in the join; other keys or row groups keep it apart."""
     path = str(tmp_path / "t.parquet")
-    rows = [(None if n % 11 == 0 else n % 23, n % 7, n % 5) for n in range(150)]
-    table = pa.table([pa.array(each, pa.int64()) for each in zip(*rows, strict=True)], ["k", "v", "w"])
+    rows = [(None if n % 11 == 0 else n % 23, n % 7, n % 5, n) for n in range(150)]
+    table = pa.table([pa.array(each, pa.int64()) for each in zip(*rows, strict=True)], ["k", "v", "w", "i"])
     pq.write_table(table, path, row_group_size=40)
     (block,) = millrace.query(text, spark=spark, tables={"t": path}, options={"take_all": True}).blocks
     run = execute(spark, block, Options.of({"placement": "hypercube", **options}))
@@ -151,6 +166,72 @@ def test_a_self_join_by_one_key_is_read_and_sent_once(spark, tmp_path, text, opt
         sum(f.rows_exchanged for f in figures if (f.cell < 0) is maps) for maps in (True, False)
     )
     assert sent == received > 0
+
+
+FILTERS = [
+    "",
+    "v > 3",
+    "v IS NULL",
+    "NOT v > 3",
+    "s = 'b'",
+    "s IN ('a', 'c') AND v < w",
+    "v < 2 OR s IS NULL",
+]
+
+
+@hs.composite
+def self_joins(draw) -> str:
+    """Draw a self-join of two or three roles, each with a filter of its own, by equal or by other keys."""
+    roles = "abc"[: draw(hs.integers(2, 3))]
+    keys = [draw(hs.sampled_from(["k", "k", "w"])) for _ in roles]
+    where = [f"a.{keys[0]} = {role}.{key}" for role, key in zip(roles[1:], keys[1:], strict=True)]
+    for role in roles:
+        test = re.sub(r"\b([svw])\b", rf"{role}.\1", draw(hs.sampled_from(FILTERS)))
+        where += [f"({test})"] if test else []
+    columns = ", ".join(f"{role}.{draw(hs.sampled_from('svw'))}" for role in roles)
+    return f"SELECT {columns} FROM {', '.join(f't {role}' for role in roles)} WHERE {' AND '.join(where)}"
+
+
+def check_a_self_join(spark, path: str, text: str) -> None:
+    (block,) = millrace.query(text, spark=spark, tables={"t": path}, options={"take_all": True}).blocks
+    found = execute(spark, block, Options(placement="hypercube", cells=3)).frame.collect()
+    with duckdb.connect() as database:
+        database.execute(f"CREATE VIEW t AS FROM '{path}'")
+        assert Counter(map(tuple, found)) == Counter(database.execute(text).fetchall()), text
+
+
+@pytest.fixture(scope="module")
+def self_joined(tmp_path_factory) -> str:
+    path = str(tmp_path_factory.mktemp("self") / "t.parquet")
+    columns = {"k": (23, 11), "v": (7, 5), "w": (6, 13)}
+    table = {name: [n % of if n % null else None for n in range(150)] for name, (of, null) in columns.items()}
+    table["s"] = ["abcd"[n % 4] if n % 9 else None for n in range(150)]
+    pq.write_table(pa.table(table), path, row_group_size=80)
+    return path
+
+
+@settings(
+    max_examples=examples(6, 40), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+@given(self_joins())
+def test_roles_with_filters_of_their_own_give_duckdbs_rows(spark, self_joined, text):
+    """Rows that several roles have, one role or none; nulls are unknown to every filter."""
+    check_a_self_join(spark, self_joined, text)
+
+
+@pytest.mark.broken_rule
+@pytest.mark.parametrize(
+    "make",
+    [lambda tests, cuts: Roles(tests[::-1], cuts), lambda tests, cuts: Roles(tests, {**cuts, 3: cuts[1]})],
+)
+def test_a_row_that_goes_to_the_other_role_or_to_one_of_both_is_noticed(
+    spark, self_joined, monkeypatch, make
+):
+    """Roles have each other's rows then, or the second one lacks those that pass both filters."""
+    monkeypatch.setattr("millrace.spark.execute.Roles", make)
+    text = "SELECT a.v, b.v FROM t a, t b WHERE a.k = b.k AND a.v > 2 AND b.v < 5"
+    with pytest.raises(AssertionError):
+        check_a_self_join(spark, self_joined, text)
 
 
 def test_a_set_is_not_split(spark, tmp_path):

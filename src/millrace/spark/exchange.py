@@ -34,14 +34,14 @@ of the row and of the number of its partition, which are the same in each attemp
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
-from millrace.engine.arrays import Array, array_of, counted, to_arrow
+from millrace.engine.arrays import Array, array_of, counted, to_arrow, to_numpy
 from millrace.engine.kernels import combine, mix
 from millrace.engine.tuples.keys import codes, is_key_type
 from millrace.errors import ExecutionError
@@ -71,14 +71,45 @@ class Cut:
     relation: int
     cube: Cube
     block_bytes: int
+    number: int | None = None  # that its blocks bear, the relation's if None
 
 
 @dataclass(frozen=True)
 class SharedBlocks:
-    """Blocks of several relations that are the same rows, cut alike; the first one sends them."""
+    """Blocks of rows that several relations have, cut alike; their numbers follow those of the relations."""
 
     relations: tuple[int, ...]
     schema: pa.Schema  # the columns of them all
+
+    @property
+    def is_shared(self) -> bool:
+        return len(self.relations) > 1
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which relations of a self-join have a row of their common scan: each row is sent once.
+
+    Attributes:
+        tests: Columns that tell of each row whether some relations have it; None where they have every row.
+        cuts: How rows are cut, and the columns that are sent, by the bit set of the tests that are true.
+    """
+
+    tests: tuple[str | None, ...]
+    cuts: Mapping[int, tuple[Cut, Sequence[str]]]
+
+    def divide(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the rows of each bit set, with the columns to send; rows of no relation are left out."""
+        if self.tests == (None,):
+            yield 1, batch
+            return
+        found = np.zeros(batch.num_rows, np.int64)
+        for place, test in enumerate(self.tests):
+            found |= (np.int64(1) if test is None else to_numpy(batch.column(test)).astype(np.int64)) << place
+        for roles, rows in enumerate(np.bincount(found).tolist()):
+            if roles and rows:
+                part = batch.select(self.cuts[roles][1])
+                yield roles, part if rows == batch.num_rows else part.filter(to_arrow(found == roles))
 
 
 Partitioner = Callable[[pa.RecordBatch], Array]
@@ -222,11 +253,12 @@ class BlockWriter:
             whole = pa.concat_batches(pieces) if len(pieces) > 1 else pieces[0]
         block = whole.serialize()
         is_frequent, base = divmod(base, self.cut.cube.cells)
+        number = self.cut.relation if self.cut.number is None else self.cut.number
         for offset in self._offsets[is_frequent]:
             self.blocks += 1
             self.rows += whole.num_rows
             self.bytes += block.size
-            self._out.append((base + offset, self.cut.relation, block))
+            self._out.append((base + offset, number, block))
             self._out_bytes += block.size
             if self._out_bytes >= self.cut.block_bytes:
                 yield from self._emit()
@@ -304,9 +336,9 @@ class BlockReader:
         self._schemas = schemas
         self._cell = cell
         self._last = last
-        self._waiting: list[deque[pa.Buffer]] = [deque() for _ in schemas]
-        self._readers = {blocks.relations[0]: blocks.relations for blocks in shared}
-        self._sent = {relation: blocks for blocks in shared for relation in blocks.relations}
+        own = (SharedBlocks((relation,), schema) for relation, schema in enumerate(schemas))
+        self._sent = [*own, *shared]
+        self._waiting: list[deque[tuple[pa.Buffer, SharedBlocks]]] = [deque() for _ in schemas]
 
     @property
     def cell(self) -> int | None:
@@ -317,16 +349,15 @@ class BlockReader:
 
     def source(self, relation: int) -> Iterator[pa.RecordBatch]:
         """Yield the relation's batches as they are asked for; blocks of others wait encoded."""
-        waiting, own, shared = self._waiting[relation], self._schemas[relation], self._sent.get(relation)
-        sent = own if shared is None else shared.schema
-        is_counted = shared is None or relation == shared.relations[0]
+        waiting, own = self._waiting[relation], self._schemas[relation]
         # A block of the last relation shows that the others have no more.
         others_end = () if self._last is None or relation == self._last else self._waiting[self._last]
         while waiting or (not others_end and self._pull()):
             while waiting:
-                batch = pa.ipc.read_record_batch(waiting.popleft(), sent)
-                self.rows += batch.num_rows if is_counted else 0
-                yield batch if sent is own else batch.select(own.names)
+                block, sent = waiting.popleft()
+                batch = pa.ipc.read_record_batch(block, sent.schema)
+                self.rows += batch.num_rows if relation == sent.relations[0] else 0
+                yield batch if sent.schema is own else batch.select(own.names)
 
     def drain(self) -> None:
         """Take in the rest: the map tasks' figures are complete then, and Spark can use the worker again."""
@@ -355,8 +386,9 @@ class BlockReader:
             if relation == FIGURES:
                 self.figures.append(block.to_pybytes().decode())
             elif relation != NOTHING:
-                for reader in self._readers.get(relation, (relation,)):
-                    self._waiting[reader].append(block)
+                sent = self._sent[relation]
+                for reader in sent.relations:
+                    self._waiting[reader].append((block, sent))
                 self.blocks += 1
                 self.bytes += size
         return True

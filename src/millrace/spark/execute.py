@@ -14,9 +14,14 @@ from millrace.engine.aggregate import CHUNK
 from millrace.engine.arrays import Array, fixed_width
 from millrace.engine.eager import EagerAggregation
 from millrace.engine.plan.expressions import (
+    And,
     Call,
+    CaseWhen,
+    Literal,
+    Or,
     Predicate,
     Value,
+    columns_of,
     relations_of,
     rename_columns,
     show,
@@ -30,7 +35,7 @@ from millrace.parquet.tables import Split, splits
 from millrace.predicates import PredicateSpec
 from millrace.spark.block import Block, FrameInput, LookupInput, ParquetInput, PreparedBlock, scan_of
 from millrace.spark.coordinator import Limits, Lookups, Registered
-from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut, SharedBlocks
+from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut, Roles, SharedBlocks
 from millrace.spark.hypercube import Axis, Cube, find_frequent
 from millrace.spark.placement import Mode, Size, place, small_relations
 from millrace.spark.reports import FileWarmStart, Reports
@@ -62,6 +67,8 @@ _REPEATED = 4
 # Row groups that are read of a column to find keys that many rows have.
 _SAMPLED = 2
 _MOST_SAMPLED = 1 << 16
+# Columns that tell which roles of a self-join a row has begin so.
+_TEST = "__role_"
 
 
 def execute(spark: SparkSession, block: Block, options: Options) -> PreparedBlock:
@@ -119,22 +126,19 @@ class _Source:
         return Scan.of(self.relation.schema, self.scan.filters, parts, self.scan.table.computed)
 
     def is_same(self, other: _Source) -> bool:
-        """Whether it reads the same rows of the same files, whatever columns each of them has."""
+        """Whether it reads the same row groups of the same files, whatever its columns and filters."""
         mine, its = self.scan, other.scan
         if not isinstance(mine, ParquetInput) or not isinstance(its, ParquetInput):
             return False
-        return (
-            (mine.table, mine.table.computed) == (its.table, its.table.computed)
-            and rename_columns(mine.filters, lambda ref: replace(ref, relation=other.alias)) == its.filters
-            and [(s.path, s.group, s.rows, s.state) for s in self.splits or ()]
-            == [(s.path, s.group, s.rows, s.state) for s in other.splits or ()]
-        )
+        return (mine.table, mine.table.computed) == (its.table, its.table.computed) and [
+            (s.path, s.group, s.rows, s.state) for s in self.splits or ()
+        ] == [(s.path, s.group, s.rows, s.state) for s in other.splits or ()]
 
-    def widen(self, schema: pa.Schema) -> _Source:
-        """Return it with these columns of its files; what a file lacks of them its splits know."""
+    @property
+    def filters(self) -> tuple[Predicate, ...]:
+        """Its filters, of whatever alias."""
         assert isinstance(self.scan, ParquetInput)
-        parts = splits(self.scan.table, self.scan.filters, tuple(schema.names))
-        return replace(self, relation=replace(self.relation, schema=schema), splits=parts)
+        return rename_columns(self.scan.filters, lambda ref: replace(ref, relation=""))
 
     def sample(self, axis: Axis) -> Array:
         """Return codes of keys in two of its row groups; none of a DataFrame, or of what cannot be read."""
@@ -165,6 +169,92 @@ def _keys_of(
         found.append(own if valid is None else own[valid])
     whole = np.concatenate(found)
     return whole[:: 1 + len(whole) // _MOST_SAMPLED].copy()
+
+
+@dataclass(frozen=True)
+class _SharedScan:
+    """Roles of a self-join, cut alike, for which one scan reads and sends each row once.
+
+    They have two different filters at most, so a map task fills blocks of three sets of rows at once.
+    """
+
+    sources: tuple[_Source, ...]
+
+    @property
+    def first(self) -> _Source:
+        return self.sources[0]
+
+    @cached_property
+    def _filters(self) -> tuple[tuple[Predicate, ...], ...]:
+        """The different filters of the relations."""
+        found: list[tuple[Predicate, ...]] = []
+        for source in self.sources:
+            if source.filters not in found:
+                found.append(source.filters)
+        return tuple(found)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether all read the same row groups, and one scan for two different filters costs no more.
+
+        Tests are computed columns, which read stored ones alone. A scan leaves the rest of a row group unread
+        where no row passes. So what rows of one filter alone need may take no more than what both need.
+        """
+        if not all(source.is_same(self.first) for source in self.sources[1:]):
+            return False
+        if len(self._filters) == 1:
+            return True
+        assert isinstance(self.first.scan, ParquetInput)
+        table = self.first.scan.table
+        read = {ref.column.lower() for own in self._filters for each in own for ref in columns_of(each)}
+        is_free = not any(name.lower().startswith(_TEST) for name in table.schema.names)
+        if len(self._filters) > 2 or not is_free or not read.isdisjoint(n.lower() for n, _ in table.computed):
+            return False
+        columns = [{name.lower() for name in self.blocks[bit].schema.names} - read for bit in (1, 2)]
+        common = columns[0] & columns[1]
+        filtered = [each for each, own in zip(columns, self._filters, strict=True) if own]
+        alone = set.union(*filtered) - common
+        return table.decoded_bytes_of(alone) <= table.decoded_bytes_of(common)
+
+    @property
+    def tests(self) -> tuple[str | None, ...]:
+        """For each of the filters, the column that tells which rows pass it."""
+        if len(self._filters) == 1:
+            return (None,)
+        return tuple(f"{_TEST}{place}" if own else None for place, own in enumerate(self._filters))
+
+    @cached_property
+    def blocks(self) -> dict[int, SharedBlocks]:
+        """The relations that have rows, with their columns, by the bit set of the filters that these pass."""
+        made = {}
+        for roles in range(1, 1 << len(self._filters)):
+            own = [s for s in self.sources if roles >> self._filters.index(s.filters) & 1]
+            fields = {field.name: field for s in own for field in s.relation.schema}
+            made[roles] = SharedBlocks(tuple(s.number for s in own), pa.schema(fields.values()))
+        return made
+
+    @cached_property
+    def source(self) -> _Source:
+        """What is read: all columns of the relations and tests; what a file lacks its splits know."""
+        scan = self.first.scan
+        assert isinstance(scan, ParquetInput)
+        fields = list(self.blocks[max(self.blocks)].schema)
+        table, filters = scan.table, scan.filters
+        tests = [(test, own) for test, own in zip(self.tests, self._filters, strict=True) if test]
+        if tests:
+            yes, no = (Literal(truth, pa.bool_()) for truth in (True, False))
+            fields += [pa.field(test, pa.bool_()) for test, _ in tests]
+            table = table.with_computed(
+                tuple((test, CaseWhen(((And(own), yes),), no, pa.bool_())) for test, own in tests)
+            )
+            filters = (Or(tuple(And(own) for own in self._filters)),) if all(self._filters) else ()
+        schema = pa.schema(fields)
+        return replace(
+            self.first,
+            relation=replace(self.first.relation, schema=schema),
+            scan=ParquetInput(table, tuple(schema.names), filters),
+            splits=splits(table, filters, tuple(schema.names)),
+        )
 
 
 class _Assembly:
@@ -289,7 +379,7 @@ class _Assembly:
             target=target,
             aggregate=self._block.aggregate,
             eager=self._eager(join),
-            shared=self._shared,
+            shared=self._shared_blocks,
             preference=None if preference is None else TaskPreference(wanted, missing),
         )
         if Mode.STREAMED in placement.modes:
@@ -385,44 +475,60 @@ class _Assembly:
         return [source for source in self._sources if source.mode is Mode.SHUFFLED]
 
     @cached_property
-    def _shared(self) -> tuple[SharedBlocks, ...]:
-        """Return the relations that are the same rows, cut alike, which are read and sent once.
+    def _shared(self) -> tuple[_SharedScan, ...]:
+        """Return the relations that read the same row groups, cut alike, which are read and sent once.
 
-        Blocks wait in memory until the last of their relations reads them. So there are none under a budget,
-        and the relation that is sorted last shares none. Nor where map tasks filter what they send: a row may
-        have matches in one role and none in another.
+        Without it, no row group less would be read, and no value of a row less be sent. Blocks wait in memory
+        until the last of their relations reads them. So there are none under a budget, and the relation that
+        is sorted last shares none. Nor where map tasks filter what they send: a row may have matches in one
+        role and none in another.
         """
         if self._options.memory_budget is not None or self._lookups or self._reduction is not None:
             return ()
-        groups: list[list[_Source]] = []
-        able = [s for s in self._exchanged if s is not self._last and len(s.relation.schema)]
-        for source in able:
-            cuts_alike = partial(self._placement.cube.cuts_alike, source.number)
-            same = (g for g in groups if cuts_alike(g[0].number) and source.is_same(g[0]))
-            group = next(same, None)
-            if group is None:
-                groups.append([source])
+        scans: list[_SharedScan] = []
+        for source in self._exchanged:
+            if source is self._last or not len(source.relation.schema):
+                continue
+            alike = partial(self._placement.cube.cuts_alike, source.number)
+            for n, scan in enumerate(scans):
+                wider = _SharedScan((*scan.sources, source))
+                if alike(scan.first.number) and wider.is_possible:
+                    scans[n] = wider
+                    break
             else:
-                group.append(source)
-        return tuple(
-            SharedBlocks(
-                tuple(source.number for source in group),
-                pa.schema({field.name: field for s in group for field in s.relation.schema}.values()),
-            )
-            for group in groups
-            if len(group) > 1
-        )
+                scans.append(_SharedScan((source,)))
+        return tuple(scan for scan in scans if len(scan.sources) > 1)
+
+    @cached_property
+    def _shared_blocks(self) -> tuple[SharedBlocks, ...]:
+        return tuple(blocks for scan in self._shared for blocks in scan.blocks.values() if blocks.is_shared)
 
     @cached_property
     def _sent(self) -> list[_Source]:
-        """Return the exchanged relations whose blocks are sent; others read those of one of these."""
-        schemas = {blocks.relations[0]: blocks.schema for blocks in self._shared}
-        others = {number for blocks in self._shared for number in blocks.relations[1:]}
+        """Return what is read to be exchanged; one scan reads for all relations that share it."""
+        scans = {scan.first.number: scan for scan in self._shared}
+        others = {source.number for scan in self._shared for source in scan.sources[1:]}
         return [
-            source.widen(schemas[source.number]) if source.number in schemas else source
+            scans[source.number].source if source.number in scans else source
             for source in self._exchanged
             if source.number not in others
         ]
+
+    def _cut(self, relation: int) -> Cut | Roles:
+        """Return how what a scan reads, for a relation or for all that share its scan, is cut."""
+        cut = Cut(relation, self._placement.cube, self._options.block_bytes)
+        scan = next((scan for scan in self._shared if scan.first.number == relation), None)
+        if scan is None:
+            return cut
+        first = len(self._sources)
+        numbers = {blocks: first + place for place, blocks in enumerate(self._shared_blocks)}
+        return Roles(
+            scan.tests,
+            {
+                roles: (replace(cut, relation=each.relations[0], number=numbers.get(each)), each.schema.names)
+                for roles, each in scan.blocks.items()
+            },
+        )
 
     @cached_property
     def _last(self) -> _Source | None:
@@ -437,31 +543,31 @@ class _Assembly:
 
     def _exchange(self, wanted: Sequence[Predicate]) -> DataFrame:
         """Return the blocks of the exchanged relations, each cell's in the partition of its number."""
-        sink, cube, cells = self._reports.sink, self._placement.cube, self._placement.cells
+        sink, cells = self._reports.sink, self._placement.cells
         assert cells is not None
         rows = spark_schema(BLOCK_SCHEMA)
         # Relations to be built first come first, as far as Spark keeps the order.
         ordered = sorted(self._sent, key=lambda source: source.size.rows)
-        cuts = {source.alias: Cut(source.number, cube, self._options.block_bytes) for source in ordered}
         sides = []
         scanned = [source for source in ordered if isinstance(source.scan, ParquetInput)]
         if scanned:
             loads = [0] * self._scanning(scanned)
             # The largest first, the smaller ones fill the gaps.
             scans = {source.alias: source.deal(loads, wanted) for source in reversed(scanned)}
-            task = ScanTask(
-                {source.alias: (scans[source.alias], cuts[source.alias]) for source in scanned},
+            scan_task = ScanTask(
+                {source.alias: (scans[source.alias], self._cut(source.number)) for source in scanned},
                 max(self._options.batch_size, LEAST_ROWS),
                 sink,
                 self._reduction,
             )
             numbers = _numbers(self._spark, len(loads), self._expected_words)
-            sides.append(numbers.mapInArrow(task, rows))
+            sides.append(numbers.mapInArrow(scan_task, rows))
         for source in ordered:
             if isinstance(source.scan, FrameInput):
                 alias, schema = source.alias, source.relation.schema
-                cut = CutTask(alias, schema, cuts[alias], sink, self._reduction)
-                sides.append(source.scan.frame.mapInArrow(cut, rows))
+                cut = Cut(source.number, self._placement.cube, self._options.block_bytes)
+                task = CutTask(alias, schema, cut, sink, self._reduction)
+                sides.append(source.scan.frame.mapInArrow(task, rows))
         if Mode.PARTITIONED in self._placement.modes:
             # Where nothing is exchanged Spark makes no tasks; but these have rows of their own to read.
             nothing = zip(("id", NOTHING, "''"), rows, strict=True)
@@ -492,7 +598,7 @@ class _Assembly:
             lines.append(f"  because {placement.reason}")
         if not in_place:
             lines.append(f"  {placement.cube.show([source.alias for source in self._sources])}")
-        firsts = {n: self._join.sources[b.relations[0]].alias for b in self._shared for n in b.relations[1:]}
+        firsts = {each.number: scan.first.alias for scan in self._shared for each in scan.sources[1:]}
         for source in self._sources:
             relation, size, scan = source.relation, source.size, source.scan
             text = f"  {relation.alias}: about {size.rows:,} rows, {size.bytes / 1e6:,.1f} MB"

@@ -185,10 +185,10 @@ class EddyTask:
 class ScanTask:
     """A map task of the exchange: scans its row groups and cuts their tuples by cell.
 
-    The input is one row that holds the task's number. ``scans`` are by alias.
+    The input is one row that holds the task's number. ``scans`` are by alias; several roles may share one.
     """
 
-    scans: dict[str, tuple[Scan, exchange.Cut]]
+    scans: dict[str, tuple[Scan, exchange.Cut | exchange.Roles]]
     batch_size: int
     sink: Sink
     reduction: Reduction | None = None
@@ -208,8 +208,12 @@ class ScanTask:
                     # must not end where a store stalls.
                     waits = self.reduction is not None
                     rows = scan.read(task, self.batch_size, keeps, own, waits=waits)
-                    writer = exchange.BlockWriter(cut, exchange.RoundRobin(task))
-                    cuttings.append(_Cutting(alias, rows, writer))
+                    make = partial(exchange.BlockWriter, partitioner=exchange.RoundRobin(task))
+                    if isinstance(cut, exchange.Roles):
+                        writers = {roles: make(each) for roles, (each, _) in cut.cuts.items()}
+                        cuttings.append(_Cutting(alias, rows, writers, cut))
+                    else:
+                        cuttings.append(_Cutting(alias, rows, {1: make(cut)}))
                 yield from _cut(f"scan {task}", cuttings, ranges, reducer, self.sink)
 
 
@@ -227,7 +231,8 @@ class CutTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = partition_number()
         rows = map(partial(normalise, schema=self.schema), batches)
-        cutting = _Cutting(self.alias, rows, exchange.BlockWriter(self.cut, exchange.HashPartitioner(task)))
+        writer = exchange.BlockWriter(self.cut, exchange.HashPartitioner(task))
+        cutting = _Cutting(self.alias, rows, {1: writer})
         ranges = KeyRanges()
         reducer = Reducer(self.reduction, ranges)
         yield from _cut(f"cut {self.alias} {task}", [cutting], ranges, reducer, self.sink)
@@ -235,18 +240,22 @@ class CutTask:
 
 @dataclass
 class _Cutting:
-    """One relation that is cut: its tuples, and how many were read in how many batches and seconds so far."""
+    """One scan that is cut: its tuples, and how many were read in how many batches and seconds so far.
+
+    Its writers are those of one relation, or of each set of ``roles`` that share it.
+    """
 
     alias: str
     source: Iterator[pa.RecordBatch | None]
-    writer: exchange.BlockWriter
+    writers: Mapping[int, exchange.BlockWriter]
+    roles: exchange.Roles | None = None
     rows: int = 0
     calls: int = 0
     seconds: float = 0.0
 
     def run(self, reducer: Reducer) -> Iterator[pa.RecordBatch | None]:
         """Yield blocks, and None where the source has nothing at present."""
-        began, writer = work_time(_CLOCK), self.writer
+        began = work_time(_CLOCK)
         for batch in self.source:
             if batch is None:
                 yield None
@@ -254,16 +263,20 @@ class _Cutting:
                 continue
             self.rows += batch.num_rows
             self.calls += 1
-            reduced = reducer.reduce(writer.cut.relation, batch)
-            if reduced.num_rows:
-                yield from writer.add(reduced)
+            for roles, part in ((1, batch),) if self.roles is None else self.roles.divide(batch):
+                writer = self.writers[roles]
+                reduced = reducer.reduce(writer.cut.relation, part)
+                if reduced.num_rows:
+                    yield from writer.add(reduced)
             self.seconds = work_time(_CLOCK) - began
-        yield from writer.finish()
+        for writer in self.writers.values():
+            yield from writer.finish()
         self.seconds = work_time(_CLOCK) - began
 
     def figures(self) -> ModuleFigures:
         name = f"Cut({self.alias})"
-        return ModuleFigures(name, "scan", self.rows, self.writer.rows, self.calls, self.seconds)
+        sent = sum(writer.rows for writer in self.writers.values())
+        return ModuleFigures(name, "scan", self.rows, sent, self.calls, self.seconds)
 
 
 def _cut(
@@ -273,7 +286,7 @@ def _cut(
     began = time.perf_counter()
 
     def figures() -> CellFigures:  # also while a relation is cut, and from another thread
-        writers = [cutting.writer for cutting in cuttings]
+        writers = [writer for cutting in cuttings for writer in cutting.writers.values()]
         return CellFigures(
             cell=-1,
             seconds=time.perf_counter() - began,
