@@ -443,7 +443,7 @@ class QueuedDataflow(PreferringDataflow):
         return QueuedTable(policy, candidates, every, self._note_decision, self._buffer)
 
     def _make_eddy(self, table: RoutingTable) -> QueuedEddy:
-        return QueuedEddy(self._context, self._buffer, table, self._preference, self._aside)
+        return QueuedEddy(self._context, self._buffer, table, self._aside)
 
     def _note_decision(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
         super()._note_decision(signature, shares)

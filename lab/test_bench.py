@@ -31,6 +31,7 @@ SMALL = {
     ("state", "star5,migrate", "0.001"): {"star5_static_ratio", "eddyjoins_worst_ratio", "migrate_ratio"},
     ("streams", "two_way,q3,q9", "0.001"): {"two_way_ratio", "q3_state_ratio", "q9_ratio"},
     ("access", "naive,hybrid", "0.01"): {"naive_udf_ratio", "hybrid_worst_ratio", "requests_per_key"},
+    ("prefer", "ordered,scattered", "0.001"): {"ordered_wanted", "scattered_total_ratio", "aa_ratio"},
     ("micro", "1m,exchange,start", "0.001"): {"duckdb_ratio_1m", "row_exchange_ratio", "first_join_s"},
 }
 

@@ -8,5 +8,6 @@ BENCHES = {
     "state": "static plans, EddyJoins, SteMs and STAIRs on the same arrivals; DuckDB and Spark SQL beside",
     "streams": "joins of streams, micro-batch by micro-batch, against Spark's; a hub of queries",
     "access": "lookups over HTTP: requests and time; pandas UDFs beside",
+    "prefer": "rows that are wanted first: when they come, and the time of all of them",
     "micro": "the join kernel, the exchange of blocks, a frequent key, permits, the start of a worker",
 }

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 from lab.queues import Backpressure
 from millrace.engine.access.schedule import Schedule
+from millrace.engine.eddy import preference
 from millrace.engine.eddy.ingest import KeyRanges, ReadOrder
 from millrace.engine.eddy.output import Output
-from millrace.engine.eddy.preference import PreferringDataflow, prefer
 from millrace.engine.operators import beside, content, selection, udf_selection
 from millrace.engine.plan.expressions import Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.spill import context, spilling
@@ -62,6 +62,7 @@ class Example:
         pauses: How often a source that stalls has nothing, before each of its batches in turn.
         wanted: Whose results come first,
         later: and whose do after the second batch of results; None for the same.
+        aside: Bytes of others that wait until it is known whether that pays; no work takes time.
         piece: Bytes that are gathered at once.
         divides: Whether any attribute divides tuples by content, however little it tells.
         share: Of the memory budget for state; None for the usual one.
@@ -80,6 +81,7 @@ class Example:
     picky: PredicateSpec | None = None
     wanted: tuple[Predicate, ...] = ()
     later: tuple[Predicate, ...] | None = None
+    aside: int = preference.FIRST_ASIDE
     limits: Backpressure | None = None
     moves: Moves | None = None
     collides: bool = False
@@ -211,6 +213,7 @@ def answers(draw, architecture: str, number: int | None = None, fixed: Mapping |
         return example
     if one("preference", False, False, False, True):
         example = replace(example, **_preference(draw, case, changes=one("changes", False, True)))
+        example = replace(example, aside=one("aside", 100, preference.FIRST_ASIDE))
     # Queues do not go with state of base tuples alone.
     whole_state = options.intermediate or architecture not in ("joins", "stairs", "auto")
     if whole_state and one("queues", False, False, False, True):
@@ -396,10 +399,11 @@ def _faults(example: Example, folder: Path, *, strict: bool) -> set[str]:
         given["access"], indexes = modules(case, example.access, clock, example.chunk)
     if example.piece is not None:
         given["output"] = Output(case.spec, options.batch_size, example.piece)
-    given["eddy"] = example.limits or (PreferringDataflow if example.wanted else None)
-    run: Any = run_of(case.spec, sources, options, **given)
+    given["eddy"] = example.limits or (preference.PreferringDataflow if example.wanted else None)
+    with mock.patch.object(preference, "FIRST_ASIDE", example.aside):
+        run: Any = run_of(case.spec, sources, options, **given)
     if example.wanted:
-        prefer(run, example.wanted)
+        preference.prefer(run, example.wanted)
     faults: set[str] = set()
     state = getattr(getattr(run, "dataflow", None), "state", None)
     if isinstance(state, StairState):
@@ -435,7 +439,7 @@ def _rows(example: Example, run: Any, case: Case) -> Rows | None:
         for batch in run.run():
             results.append(batch)
             if example.later is not None and len(results) == 2:
-                prefer(run, example.later)
+                preference.prefer(run, example.later)
     except ExecutionError as error:
         if "is one of those" not in str(error):
             raise

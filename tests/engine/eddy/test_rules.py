@@ -432,6 +432,14 @@ def end_before_waiting(rounds: Any, dataflow: PreferringDataflow) -> Any:
         yield from rounds(dataflow)
 
 
+@instead(PreferringDataflow, "_go_on")
+def forget_waiting(go_on: Any, dataflow: PreferringDataflow) -> Any:
+    """Where waiting does not pay, what waits goes on."""
+    yield from go_on(dataflow)
+    if not dataflow._aside._room:
+        list(dataflow._take_aside())
+
+
 @instead(reading, "_in_order")
 def begin_again(in_order: Any, splits: Any, order: Any, grade: Any) -> Any:
     """Where row groups are put in another order, those that have been read are not among them."""
@@ -552,6 +560,7 @@ RULES = [
     asking("cover_early", case=CHAINS, plans=STALLED),
     Rule("lose_waiting", preference=True, changes=True, online=False, scheduled=False),
     Rule("end_before_waiting", preference=True, changes=False, online=False, scheduled=False),
+    Rule("forget_waiting", preference=True, changes=False, aside=100, online=False, scheduled=False),
     Rule("begin_again", preference=True, changes=True, source="files", online=False, scheduled=False),
     Rule("forget_roles", sharing=True, only=lambda e: len(e.case.spec.relations) == 2),
     Rule("forget_roles", sharing=True, only=lambda e: len(e.case.spec.relations) > 2),

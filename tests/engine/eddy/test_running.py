@@ -232,6 +232,28 @@ def test_users_change_their_mind_when_all_has_been_read() -> None:
     assert sorted(found) == [*range(200)] and found.index(0) < 40
 
 
+@pytest.mark.parametrize(("seconds", "waits"), [(0.1, False), (1.0, True)])
+def test_others_wait_where_their_work_takes_longer_than_their_reading(monkeypatch, seconds, waits) -> None:
+    """Reading takes 0.1 s a row, and what comes after it is the reader's; some have to wait to know that."""
+    monkeypatch.setattr(preference, "FIRST_ASIDE", 200)
+    keys, clock, found = pa.table({"k": range(100)}), VirtualClock(), list[int]()
+    case = block({"r": keys, "s": keys}, ["r.k = s.k"])
+    wanted = (Compare(">=", Column(ColumnRef("r", "k")), Literal(90, INT), INT),)
+
+    def source() -> Iterator[pa.RecordBatch]:
+        for batch in keys.to_batches(max_chunksize=10):
+            clock.advance(1)
+            yield batch
+
+    eddy = partial(preference.PreferringDataflow, latest=lambda: wanted)
+    sources = {"r": source(), "s": keys.to_batches()}
+    made = Run(case.spec, sources, Options(batch_size=10), clock=clock, stream="r", eddy=eddy)
+    for batch in made.run():
+        found.extend(batch["r_k"].to_pylist())
+        clock.advance(seconds * batch.num_rows)
+    assert sorted(found) == [*range(100)] and (found.index(90) < 50) == waits
+
+
 FIRST = [*range(30, 40), *range(80, 90)]
 
 

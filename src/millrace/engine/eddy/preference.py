@@ -8,7 +8,8 @@ A grade is part of the signature, so the engine's policies and SteMs know it: ``
 it, and a SteM bounces wanted ones to an index. Here it is the priority of a tuple in the eddy's buffer.
 
 Tuples of the streamed relation that are not wanted wait as long as wanted ones may come, and memory allows
-(Raman, Raman & Hellerstein 1999, "Online dynamic reordering for interactive data processing"). A streamed
+(Raman, Raman & Hellerstein 1999, "Online dynamic reordering for interactive data processing"). They wait only
+where what comes behind the reading takes longer than the reading: else nothing comes earlier. A streamed
 tuple is wanted too if it joins to a wanted tuple of a relation that was read before. Row groups that may have
 wanted tuples are read before others: by the wish itself, or by the keys of the tuples that it leads to.
 """
@@ -51,6 +52,7 @@ from millrace.engine.plan.expressions import (
 )
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec, check_columns
+from millrace.engine.start_up import work_time
 from millrace.engine.stems.state import stems_of
 from millrace.engine.stems.stem import SteM, singletons
 from millrace.engine.tuples import codes
@@ -59,6 +61,15 @@ from millrace.errors import InputError
 
 MOST_ASIDE = 1 << 28
 """Bytes of streamed tuples that wait in a task because others are wanted first."""
+
+FIRST_ASIDE = 1 << 24
+"""Bytes of them after which it is found out whether waiting pays."""
+
+_PAYING = 4.0
+"""How many times longer than its reading a tuple's work takes where waiting pays.
+
+To wait and to be gathered costs half a reading (4 million rows of 60 bytes, one join), which is a tenth then.
+"""
 
 _MOST_NEAR = 1 << 20
 """Tuples of a relation up to which it is found out which streamed tuples join to wanted ones of it."""
@@ -227,11 +238,15 @@ def _grade(work: Work) -> int:
 class _Aside:
     """Singletons of the streamed relation that wait, by grade, as long as more wanted ones may come."""
 
-    def __init__(self, relation: int | None, preference: Preference, order: ReadOrder | None) -> None:
+    def __init__(
+        self, relation: int | None, preference: Preference, order: ReadOrder | None, first: int
+    ) -> None:
         self._span = 0 if relation is None else 1 << relation
         self._relation, self._preference, self._order = relation, preference, order
         self._waiting: dict[int, deque[TupleBatch]] = {}
-        self._bytes = 0
+        self._bytes, self._first = 0, first
+        self._came = math.inf  # the highest grade that could come when tuples were last divided
+        self.open()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -239,7 +254,11 @@ class _Aside:
     @property
     def is_due(self) -> bool:
         """Whether one has to go on: they take too much memory, or nothing better will come."""
-        return bool(self) and (self._bytes > MOST_ASIDE or max(self._waiting) >= self._coming)
+        return self.is_full or (bool(self) and max(self._waiting) >= self._coming)
+
+    @property
+    def is_full(self) -> bool:
+        return bool(self) and self._bytes > self._room
 
     @property
     def _coming(self) -> float:
@@ -249,6 +268,28 @@ class _Aside:
     def close(self) -> None:
         """Keep no more from now on: nothing will be read that could come before."""
         self._span = 0
+
+    def open(self) -> None:
+        """Keep tuples, of ``first`` bytes until it is known whether that pays."""
+        self._room = self._first
+
+    def judge(self, work: float, reading: float) -> None:
+        """Keep more than now if waiting pays, by the seconds that a tuple takes, and none if it does not.
+
+        Wanted tuples come earlier by the work of those that wait. Where that takes little, they come later:
+        what waits needs memory that is not in caches, and is gathered row by row, not sliced as it was read.
+        """
+        self._room = min(2 * self._room, MOST_ASIDE) if work > _PAYING * reading else 0
+
+    def divide(self, batches: Iterable[TupleBatch]) -> Iterator[TupleBatch]:
+        """Yield what is not to wait, a batch for each grade where it matters."""
+        for batch in batches:
+            is_alike = False
+            if batch.signature.span == self._span:
+                # Tuples that were read before may have waited until there were enough for a batch.
+                is_alike = not (self._room and (self._came or self._coming))
+                self._came = self._coming
+            yield from (batch,) if is_alike else self.keep(self._preference.split((batch,)))
 
     def keep(self, batches: Iterable[TupleBatch]) -> Iterator[TupleBatch]:
         """Yield what is not to wait."""
@@ -271,7 +312,7 @@ class _Aside:
 
     def _may_wait(self, signature: Signature) -> bool:
         is_streamed = signature.span == self._span and signature.prior is None
-        return is_streamed and bool(self._preference.wishes)
+        return is_streamed and self._room > 0 and bool(self._preference.wishes)
 
     def _size(self, batch: TupleBatch) -> int:
         """Return the bytes that tuples keep in memory: those of all that arrived with them."""
@@ -287,14 +328,13 @@ class PreferringEddy(Eddy):
         context: RunContext,
         buffer: Buffer,
         table: RoutingTable,
-        preference: Preference,
         aside: _Aside,
     ) -> None:
         super().__init__(context, buffer, table)
-        self._preference, self._aside = preference, aside
+        self._aside = aside
 
     def push(self, batches: Iterable[TupleBatch]) -> None:
-        super().push(self._aside.keep(self._preference.split(batches)))
+        super().push(self._aside.divide(batches))
 
 
 class PreferringRequests(IndexOrScan):
@@ -358,7 +398,10 @@ class PreferringDataflow(EddyDataflow):
         self._orders = context.ranges.orders if is_free else {}
         streamed = context.schedule.unbuilt if is_free else None
         order = None if streamed is None else self._orders.get(context.spec.aliases[streamed])
-        self._aside = _Aside(streamed, self._preference, order)
+        # What predicates and requests take is not known before, and one batch may take minutes.
+        is_slow = context.called or bool(given.get("access")) or bool(context.filters.asking)
+        first = MOST_ASIDE if is_slow else FIRST_ASIDE
+        self._aside = _Aside(streamed, self._preference, order, first)
         visit = context.visit
 
         def graded(operator: Operator, work: Any) -> Step:
@@ -377,7 +420,7 @@ class PreferringDataflow(EddyDataflow):
         return PreferringBuffer(limit)
 
     def _make_eddy(self, table: RoutingTable) -> Eddy:
-        return PreferringEddy(self._context, self._buffer, table, self._preference, self._aside)
+        return PreferringEddy(self._context, self._buffer, table, self._aside)
 
     def prefer(self, wanted: Wanted) -> None:
         """See :func:`prefer`."""
@@ -385,6 +428,7 @@ class PreferringDataflow(EddyDataflow):
         self._stems_near.clear()
         self._conditions.clear()
         self._order_reads()
+        self._aside.open()
         self._buffer.regrade(self._preference.graded)
         self._requests.regrade(self._preference.graded)
         waiting = [piece for batch in self._take_aside() for piece in self._preference.graded(batch)]
@@ -401,12 +445,22 @@ class PreferringDataflow(EddyDataflow):
                 self._aside.close()
                 yield []
             while self._aside.is_due or (self._aside and (None in own or STALLED in own)):
-                self._buffer.push((self._aside.pop(),))
-                yield []  # a round of what had arrived before
+                yield from self._go_on()
                 self._hear()
             yield arrivals
             if any(batch is None for _, batch in arrivals):
                 self._order_reads()
+
+    def _go_on(self) -> Iterator[list[Arrival]]:
+        """Yield a round of what has waited longest; what it takes tells whether waiting pays."""
+        clock, is_full = self._context.clock, self._aside.is_full
+        batch, began = self._aside.pop(), work_time(clock)
+        self._buffer.push((batch,))
+        yield []
+        if is_full:
+            scan = self._context.statistics.accounts.get(("scan", self._schedule.unbuilt))
+            reading = scan.seconds / max(1, scan.tuples_in)
+            self._aside.judge((work_time(clock) - began) / batch.size, reading)  # the reader's time, too
 
     def _order_reads(self) -> None:
         """Let row groups be read first that may have wanted tuples, by what is known now."""
