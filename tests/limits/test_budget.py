@@ -21,7 +21,6 @@ from millrace.errors import BudgetError, OptionError
 from millrace.limits.budget import Budget, Spending, Spent, budget_of, cost_of
 from millrace.limits.cache import check_cache, transaction
 from millrace.limits.client import Client
-from millrace.limits.clock import VirtualClock
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.ledger import LastingSpending, Spendings
 from millrace.limits.registration import Registration
@@ -29,7 +28,7 @@ from millrace.predicates import PredicateSpec, Values
 from millrace.predicates.asynchronous import AsyncCaller
 from millrace.predicates.spec import registration_of
 from millrace.reports.run_report import RunReport
-from tests.limits.running import heard, run
+from tests.limits.running import run
 
 
 @pytest.mark.parametrize(("most", "tasks"), [(1, 1), (5, 1), (7, 1), (25, 4)])
@@ -248,63 +247,6 @@ def test_two_that_write_at_once_lose_nothing(tmp_path):
             each.result()
     assert LastingSpending(Budget(max_requests=6400), path, "one").requests == 60
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_two_that_begin_at_once_make_one_call_of_unknown_price(tmp_path, monkeypatch):
-    """The other waits until it is over, and is not refused; not for ever where its process was killed."""
-    clock = VirtualClock()
-    monkeypatch.setattr("millrace.limits.ledger.wall_time", clock.now)
-
-    def make(name: str) -> list[LastingSpending]:
-        return [LastingSpending(Budget(max_cost=10.0), tmp_path / "answers.sqlite", name) for _ in range(3)]
-
-    one, other, third = make("told")
-    assert one.begin() and not other.begin() and not third.begin() and not one.begin()
-    clock.advance(1.0)
-    assert not other.begin() and other.waits and not other.is_over
-    one.end(None)  # failed, say: nothing was told
-    clock.advance(1.0)
-    assert other.begin() and not third.begin() and not one.begin()
-    other.end(4.0)
-    clock.advance(1.0)
-    assert third.begin() and not third.begin() and not third.waits
-    killed, other, _ = make("killed")
-    assert killed.begin()
-    clock.advance(599.0)
-    assert not other.begin()
-    clock.advance(2.0)
-    assert other.begin()
-
-
-async def test_a_task_waits_for_the_price_that_another_process_is_to_tell(tmp_path, monkeypatch):
-    """Then it has its turn, or hears that the budget is spent."""
-    monkeypatch.setattr("millrace.limits.limiter.LOOK_SECONDS", 0.01)
-    monkeypatch.setattr("millrace.limits.ledger.LOOK_SECONDS", 0.0)
-    kept = Registration("prices", cache=tmp_path, fingerprint="f", budget=Budget(max_cost=10.0))
-    calls = []
-
-    async def call(client: Client) -> None:
-        async with client.permit() as permit:
-            calls.append(client)
-            permit.cost = 4.0
-
-    with closing(Coordinator()) as one, closing(Coordinator()) as other:
-        clients = []
-        for process in (one, other):
-            process.register("run", [kept])
-            clients.append(await Client.connect(process.address, "run/stream s/1/0"))
-        first, second = clients
-        async with first.permit() as permit:
-            waiting = asyncio.create_task(call(second))
-            await heard(second)
-            assert not calls
-            permit.cost = 4.0
-        await waiting
-        with pytest.raises(BudgetError, match=r"of 10 \(max_cost\)"):
-            await call(second)
-        for client in clients:
-            await client.close()
-    assert calls == [second]
 
 
 @pytest.mark.parametrize("price", [None, 1.0])

@@ -2,9 +2,8 @@
 
 A call is counted before it is made, and what it costs is reserved then: the fixed price, or the highest that
 a call has had so far, for what it will be is known afterwards only. Until a call has told its price, calls
-are made one by one, by all processes that spend the budget of a stream. So requests never exceed their
-budget; cost never does at a fixed price, and otherwise by no more than the first call, or calls under way
-that are dearer than any before.
+are made one by one. So requests never exceed their budget; cost never does at a fixed price, and otherwise by
+no more than the first call, or calls under way that are dearer than any before.
 """
 
 from __future__ import annotations
@@ -15,9 +14,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from millrace.errors import BudgetError, OptionError
-
-LOOK_SECONDS = 0.5
-"""From one look at whether another process has told a price to the next."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +68,7 @@ class Spending:
     Attributes:
         requests: Calls that were begun.
         cost: What those that are over have cost.
-        waits: Whether no call may be made before one of another process has told its price.
     """
-
-    waits = False
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget

@@ -7,9 +7,6 @@ share at most, and who ends in order loses nothing. A stream may have gone on el
 again, or before a call of the time before ends here: so what others have spent is read in the transaction
 that writes, and added to what was spent here. Each writer has a row of its own: no two spoil what the other
 wrote.
-
-Until a call has told its price, one is made at a time by all who spend the budget: a row says who makes it,
-and until when the others wait for it. It goes when the call is over; that of one who was killed runs out.
 """
 
 from __future__ import annotations
@@ -22,8 +19,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from millrace.errors import InputError
-from millrace.limits.budget import LOOK_SECONDS, Budget, Spending, Spent
-from millrace.limits.cache import explained, file_of, opened, transaction, wall_time
+from millrace.limits.budget import Budget, Spending, Spent
+from millrace.limits.cache import explained, file_of, opened, transaction
 from millrace.limits.registration import STREAM, Registration
 
 _SHARES = 64
@@ -34,9 +31,6 @@ _ENDED = ""
 
 _PATIENCE = 5.0
 """Seconds for which one waits for others that write to the file: permits wait meanwhile."""
-
-_FIRST_SECONDS = 600.0
-"""For which others wait for a call that is to tell its price: longer than calls last."""
 
 _Amount = tuple[int, float]
 """Requests and cost."""
@@ -54,7 +48,6 @@ class LastingSpending(Spending):
         self._name = name
         self._why = {"read": "", "written": ""}
         self._writer = uuid4().hex[:12]
-        self._look_again = 0.0
         self._others: _Amount = (0, 0.0)
         self._written: _Amount = (0, 0.0)
         self._settled = not self._succeeds("read", self._look)
@@ -72,18 +65,16 @@ class LastingSpending(Spending):
         A share of the budget is written down first where what is written does not cover the call. None is
         made if that fails, or if others have spent the rest meanwhile.
         """
-        if not self.may_begin or (self.waits and wall_time() < self._look_again):
+        if not self.may_begin:
             return False
-        self.waits = False
         requests, cost = self._own
-        if self._is_first or self._exceeds(requests + 1, cost + self._reserved + self._highest):
+        if self._exceeds(requests + 1, cost + self._reserved + self._highest):
             self._write(shares=1, calls=1)
-        return not self.waits and super().begin()
+        return super().begin()
 
     def end(self, cost: float | None) -> None:
-        was_first = self._is_first
         super().end(cost)
-        if was_first or self._exceeds(self._own[0], self._own[1] + self._reserved):
+        if self._exceeds(self._own[0], self._own[1] + self._reserved):
             self._write(shares=1)
 
     def settle(self) -> None:
@@ -91,11 +82,6 @@ class LastingSpending(Spending):
         if self._own != (0, 0.0) or self._written != (0, self._reserved) or self._why["written"]:
             self._write(shares=0)
         self._settled = True
-
-    @property
-    def _is_first(self) -> bool:
-        """Whether a call has yet to tell its price, for which all others wait."""
-        return self.budget.max_cost is not None and not self._is_told
 
     @property
     def _reserved(self) -> float:
@@ -138,12 +124,7 @@ class LastingSpending(Spending):
         def write() -> None:
             with self._opened() as base, transaction(base):
                 self._read(base)
-                now, first = wall_time(), f"{self._name}/first"
-                if calls and self._is_first:
-                    others = "SELECT 1 FROM spent WHERE name = ? AND writer != ? AND cost > ?"
-                    self.waits = base.execute(others, (first, self._writer, now)).fetchone() is not None
-                    self._look_again = now + LOOK_SECONDS
-                if calls and (self.waits or not super(LastingSpending, self).may_begin):
+                if calls and not super(LastingSpending, self).may_begin:
                     return
                 requests, cost = self._own
                 amounts: dict[str, _Amount] = {}
@@ -157,16 +138,12 @@ class LastingSpending(Spending):
                     written = 0, self._reserved
                 if any(written):
                     amounts[self._writer] = written
-                rows = [(self._name, writer, *each, self._highest) for writer, each in amounts.items()]
-                if self._is_first and calls + self._under_way:
-                    rows.append((first, self._writer, 0, now + _FIRST_SECONDS, 0.0))
-                mine = [(name, self._writer) for name in (self._name, first)]
-                base.executemany("DELETE FROM spent WHERE name = ? AND writer = ?", mine)
+                base.execute("DELETE FROM spent WHERE name = ? AND writer = ?", (self._name, self._writer))
                 base.executemany(
                     "INSERT INTO spent VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
                     "requests = requests + excluded.requests, cost = cost + excluded.cost, "
                     "highest = max(highest, excluded.highest)",
-                    rows,
+                    [(self._name, writer, *each, self._highest) for writer, each in amounts.items()],
                 )
             self._written = written
             if not shares:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from millrace.limits.budget import LOOK_SECONDS, Spending
+from millrace.limits.budget import Spending
 from millrace.limits.clock import Clock
 
 FIRST_PROBE_PAUSE, LONGEST_PROBE_PAUSE = 1.0, 30.0
@@ -241,8 +241,6 @@ class Limiter:
         """Return when to ask for grants again if nothing else happens; None while nothing can be due."""
         if not self._waiting or len(self._out) >= self._bound:
             return None
-        if self._spending is not None and self._spending.waits:
-            return self._clock.now() + LOOK_SECONDS
         if self._spending is not None and not self._spending.may_begin:
             return None
         key, due = self._first(self._clock.now())
