@@ -467,6 +467,13 @@ def test_a_scan_that_breaks_off_leaves_the_rest_to_the_index() -> None:
     assert "connection is gone" in broken.why
 
 
+def test_metadata_of_a_source_is_no_note() -> None:
+    with Lookups() as maker:
+        scan = maker.scan("s", TableSource(S.replace_schema_metadata({"broken": "no"})))
+        found = run(joined(), {"s": [scan]})
+    assert multiset(found) == joined().expected()
+
+
 def test_a_scan_that_cancels_itself_leaves_all_to_the_index() -> None:
     """Rather than be waited for by the task for ever."""
     with Lookups() as maker:

@@ -351,7 +351,7 @@ def lookup(
             its own.
         scan: A path of Parquet data, a DataFrame, or a source that can return all rows; or several of
             these, of which at most one is a path or DataFrame. It is read while the indexes are asked, a
-            source once a run.
+            source once a job.
         on_error: What becomes of a key for which asking fails, after the source's retries: ``"fail"``
             fails the query, ``"skip"`` gives it no rows, ``"null"`` one row with nulls beside the key.
         cache: A folder, or a file that ends in ``.sqlite``, in which answers outlive the run.

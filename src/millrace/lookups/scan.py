@@ -144,7 +144,7 @@ class LookupScan:
         reading = page = 0
         while True:
             rows = await self._page(client, reading, page)
-            notes = rows.schema.metadata or {}
+            notes = {} if rows.num_rows else rows.schema.metadata or {}
             if _BROKEN in notes:
                 raise ExecutionError(notes[_BROKEN].decode())
             if _GIVEN_UP in notes:
