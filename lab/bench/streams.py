@@ -423,7 +423,7 @@ def _made(feeds: Feeds, folder: Path) -> int:
     equalities = [Equality(ColumnRef(a, "k"), ColumnRef(name, "k"), pa.int64()) for name in others]
     relations = tuple(RelationSpec(name, schema) for name in feeds.names)
     spec = JoinSpec(relations, tuple(equalities), tuple(near), count_only=True)
-    eddy = ContinuousRun(spec, feeds.names, {}, Options())
+    eddy = ContinuousRun(spec, feeds.names, {}, Options(architecture="stems"))  # as joins of streams have
     came: dict[str, list[Any]] = {name: [] for name in feeds.names}
     for files in zip(*(sorted((folder / name).iterdir()) for name in feeds.names), strict=True):
         arrived = {}
