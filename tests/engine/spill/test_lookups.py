@@ -114,6 +114,24 @@ def test_lookups_stay_within_the_budget(architecture, tmp_path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_bindings_without_a_match_are_counted(monkeypatch, tmp_path) -> None:
+    """A left join whose index has nothing keeps what it was asked for, until another eddy goes on."""
+    case = beside(large(20_000, 20_000, 20_000), "left", 0, 1)
+    (join,) = case.spec.outer
+    case = replace(case, spec=replace(case.spec, outer=(replace(join, bind=("k",)),)))
+    begun: list[CacheMonitor] = []
+
+    def begin(*given: Any) -> CacheMonitor:
+        begun.append(CacheMonitor(*given))
+        return begun[-1]
+
+    monkeypatch.setattr(lookups, "CacheMonitor", begin)
+    options = within(tmp_path, "hybrid", LARGE_BUDGET, 1024)
+    rows, _ = answer((case, {"e": asked("k")}, options, 1024))
+    assert rows == case.expected()
+    assert len(begun) > 1
+
+
 CHAIN = chain(1)
 
 

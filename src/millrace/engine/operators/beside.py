@@ -212,9 +212,18 @@ class BesideRelation:
                 values[ref] = gather(batch, ref, self._number, left)
         return is_true(evaluate(self._condition, values))
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of what is kept of it, in bytes."""
+        return self.store.nbytes + self.index.nbytes
+
+    @property
+    def least(self) -> int:
+        """The part of :attr:`nbytes` that indexes take however few tuples there are."""
+        return self.index.least
+
     def figures(self) -> StateFigures:
-        size = self.store.nbytes + self.index.nbytes
-        return StateFigures(self.name, self.index.rows, size, inserted=self.rows)
+        return StateFigures(self.name, self.index.rows, self.nbytes, inserted=self.rows)
 
 
 class AskedRelation(BesideRelation):
@@ -261,6 +270,15 @@ class AskedRelation(BesideRelation):
         self._needed = and_all(tuple(term for term in terms if join.relation not in relations_of(term)))
         if isinstance(index, Waking):
             index.wake_by(woken)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of what is kept of it, and of the bindings that were asked for, in bytes."""
+        return super().nbytes + self._asked.nbytes + self._ended.nbytes
+
+    @property
+    def least(self) -> int:
+        return super().least + self._asked.least + self._ended.least
 
     def prepare(self, batch: TupleBatch) -> Search:
         """Return what tuples are to be looked up by; those that can have no match look for none."""

@@ -9,6 +9,7 @@ the coordinator of a job's lookups answers without a request.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -23,6 +24,7 @@ from millrace.engine.eddy.context import Given
 from millrace.engine.eddy.operator import Work
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run import Run
+from millrace.engine.eddy.statistics import Lessons
 from millrace.engine.figures import CellFigures
 from millrace.engine.operators.select import own_caller
 from millrace.engine.plan.expressions import (
@@ -40,7 +42,7 @@ from millrace.engine.spill.spilling import SpillingEddy
 from millrace.engine.stems.join_state import Held, bytes_in_flight
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import BATCH_BYTES
-from millrace.errors import InputError
+from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.limits.clock import POLLED, WallClock
 from millrace.options import Options
 from millrace.predicates import Caller
@@ -186,7 +188,7 @@ class LookupEddies:
             self._scanned = SpillingEddy(
                 division.scanned, rows, own, stream=stream, ranges=ranges, clock=clock
             )
-        self._source = iter(sources[division.stream] if self._scanned is None else self._scanned.run())
+        self._source = iter(sources[division.stream]) if self._scanned is None else self._join_scanned()
         self._budget = Budget(share)
         asking = division.asking
         width = sum(row_bytes(relation.schema) for relation in asking.sources)
@@ -196,11 +198,11 @@ class LookupEddies:
         self._output = Output(asking, batch, min(BATCH_BYTES, self._budget.buffer))
         self._callers: dict[int, Caller] = {}
         self._make_caller: Callable[[int, Call], Caller] = given.get("callers") or own_caller
-        self._warm_start = given.get("warm_start")
+        self._warm_start = given.get("warm_start") or Lessons()
         self._figures = CellFigures(0, 0.0)
         self._seconds = 0.0
         # What does not go together is found before a source is read.
-        self._made(iter(()), None)
+        self._make_run(iter(()), None)
 
     def run(self) -> Iterator[pa.RecordBatch]:
         """Yield the block's result, in batches of ``spec.output_schema`` and in no certain order."""
@@ -210,16 +212,11 @@ class LookupEddies:
             first = next(self._source, None)
             while first is not None:
                 monitor = CacheMonitor(self._budget, first, self._source)
-                run = self._made(monitor.reading(), monitor)
+                run = self._make_run(monitor.reading(), monitor)
                 monitor.beside = run.context.filters.beside.values
                 yield from run.dataflow.results()
                 self._figures += run.figures()
-                while any(each.pending for each in indexes):  # nobody is to get it a second time
-                    for each in indexes:
-                        each.poll()
-                    dues = [each.due() for each in indexes if each.pending]
-                    now = self._clock.now()
-                    self._clock.wait(max(0.0, min(now + POLLED if d is None else d for d in dues) - now))
+                self._drain(indexes)
                 first = monitor.left
                 del run, monitor
                 self._budget.let_go()
@@ -233,6 +230,34 @@ class LookupEddies:
                 self._source.close()
             self._seconds = self._clock.now() - began
 
+    def _join_scanned(self) -> Iterator[pa.RecordBatch]:
+        """Yield the join of what is scanned; an error says that not all of the budget is for it."""
+        assert self._scanned is not None
+        try:
+            yield from self._scanned.run()
+        except OptionError as error:
+            raise OptionError(f"{error}; and a third more, for what is looked up takes a quarter") from error
+
+    def _drain(self, indexes: Sequence[IndexAM]) -> None:
+        """Wait for what indexes were asked and nobody needs: the next eddy is not to get it.
+
+        Raises:
+            ExecutionError: Nothing will come any more.
+        """
+        while pending := [each for each in indexes if each.pending]:
+            answers = [each.poll() for each in pending]
+            if any(answers):
+                continue
+            now = self._clock.now()
+            due = min(now + POLLED if (d := each.due()) is None else d for each in pending)
+            if due == math.inf:
+                names = ", ".join(each.name for each in pending)
+                raise ExecutionError(
+                    f"nothing will come any more, although {names} has not answered everything; give its "
+                    "relation another source"
+                )
+            self._clock.wait(max(0.0, due - now))
+
     def figures(self, cell: int = 0) -> CellFigures:
         """Return what this run has done so far, of both parts."""
         parts = [self._figures] if self._scanned is None else [self._scanned.figures(cell), self._figures]
@@ -245,7 +270,7 @@ class LookupEddies:
             budget_peak_ratio=before + self._budget.peak / self._total,
         )
 
-    def _made(self, rows: Iterator[pa.RecordBatch], monitor: CacheMonitor | None) -> Run:
+    def _make_run(self, rows: Iterator[pa.RecordBatch], monitor: CacheMonitor | None) -> Run:
         return Run(
             self._division.asking,
             {self._division.stream: rows},
@@ -294,10 +319,10 @@ class CacheMonitor:
     def _held(self) -> int:
         """Return the bytes of answers, beside what small indexes take anyhow."""
         held, beside = self._state(), [*self.beside()]
-        size: int = sum(each.store.nbytes + each.index.nbytes for each in beside)
+        size: int = sum(each.nbytes for each in beside)
         stores = [each.store for each in (*self._stems, *beside)]
         self._budget.join(held.nbytes + size + bytes_in_flight(self._in_flight(), stores))
-        least: int = held.least + sum(each.index.least for each in beside)
+        least: int = held.least + sum(each.least for each in beside)
         return held.nbytes + size - least
 
     def reading(self) -> Iterator[pa.RecordBatch]:

@@ -71,7 +71,7 @@ class SpillingEddy:
     Raises:
         OptionError: No memory budget.
         InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on; or a
-            predicate asks several relations beside the join, or one behind what is not deterministic.
+            predicate asks relations beside the join behind one that is not deterministic.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class SpillingEddy:
                 self._late.append(source)
                 continue
             self._kept[source.alias] = relation
-            size = relation.store.nbytes + relation.index.nbytes
+            size = relation.nbytes
             budget.wait(size)
             kept += size - relation.index.least
         budget.reserve(kept)
@@ -228,7 +228,7 @@ class SpillingEddy:
         run.context.filters.share(self._kept)
         beside[late.alias] = relation = run.context.filters.beside[late.alias]
         late.tell(relation, marks)
-        size = relation.store.nbytes + relation.index.nbytes
+        size = relation.nbytes
         self._budget.wait(size)
         yield from self._booked(run, map(run.dataflow.finish, tuples), late.tally, from_disk=True)
         del run, relation, beside[late.alias]
@@ -251,7 +251,7 @@ class SpillingEddy:
         for rows in part():
             relation.take(rows)
         late.tell(relation, marks)
-        size = relation.store.nbytes + relation.index.nbytes
+        size = relation.nbytes
         self._budget.wait(size)
         for each in tuples:
             truth = relation.truth(each)
