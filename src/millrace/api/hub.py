@@ -18,7 +18,7 @@ from millrace.engine.lineage import STEM
 from millrace.engine.plan.expressions import columns_of, terms
 from millrace.errors import InputError, MillraceError, near
 from millrace.options import Options, StorageOptions
-from millrace.parquet.store import Store, StoreError
+from millrace.parquet.store import StoreError, locate
 from millrace.spark.block import FrameInput
 from millrace.spark.session import internal_query, is_connect
 from millrace.spark.types import arrow_schema, spark_schema
@@ -106,13 +106,14 @@ class Hub:
                 "the query, and start() it"
             )
         with WRITING:
+            number = self._folder.next()  # before the list: a change between the two takes the number
             listed = self.list()
             stand = {other.id: other.name for other in listed if other.state != "leaving"}
             if name in stand.values():
                 raise InputError(f"there is a query {name!r}: remove it first, or give this one another name")
             for gone in self._functions.keys() - {other.id for other in listed}:
                 del self._functions[gone]
-            query = replace(query, id=self._folder.next())
+            query = replace(query, id=number)
             if callable(sink):
                 self._functions[query.id] = sink  # before a micro-batch can begin with the query
             else:
@@ -130,8 +131,10 @@ class Hub:
         name, storage = query.name, self._folder.storage
         store, path = locate_writable(sink, storage)
         for other in others:
-            taken = other.sink and Store.identity(*locate_writable(other.sink, storage))
-            if taken == store.identity(path):
+            if other.sink is None:
+                continue
+            own, place = locate(other.sink, storage)  # which need not be writable any more
+            if own is not None and own.identity(place) == store.identity(path):
                 raise InputError(f"query {name!r}: {path} is the sink of query {other.name!r}: give another")
         lower = [column.lower() for column in query.schema.names]
         twice = sorted({column for column in lower if lower.count(column) > 1})
@@ -152,19 +155,21 @@ class Hub:
     def remove(self, name: str) -> None:
         """Remove a query; the next micro-batch goes on without it. What it has written stays.
 
-        A micro-batch that has failed runs again with it. If its sink fails there, its rows are lost, and the
-        error is logged: so you can remove a query whose sink ends the hub.
+        A micro-batch that has failed runs again with it. If its function fails there, or the driver cannot
+        write to its folder, its rows are lost, and the error is logged: so you can remove a query whose sink
+        ends the hub.
 
         Raises:
             InputError: There is none of that name.
             StateError: Another process has added or removed a query at the same time.
         """
         with WRITING:
+            number = self._folder.next()
             ids = {query.name: query.id for query in self.list() if query.state != "leaving"}
             if name not in ids:
                 raise InputError(f"there is no query {name!r}: {near(name, list(ids))}")
             del ids[name]
-            self._folder.write(Change(self._folder.next(), tuple(ids.values())))
+            self._folder.write(Change(number, tuple(ids.values())))
 
     def list(self) -> list[StandingQuery]:
         """Return the queries that stand, are to come, or are about to leave."""
@@ -185,7 +190,8 @@ class Hub:
         listed = self.list()
         latest = {query.name: query.id for query in listed}
         for query in listed:
-            if query.sink is None and query.id not in self._functions and query.id == latest[query.name]:
+            is_needed = query.state != "leaving" and query.id == latest[query.name]
+            if query.sink is None and query.id not in self._functions and is_needed:
                 raise InputError(
                     f"query {query.name!r} gives its rows to a function, which no restart remembers: give "
                     f"hub() sinks={{{query.name!r}: function}}"
@@ -194,8 +200,8 @@ class Hub:
         sinks = [query.sink for query in listed if query.sink is not None]
         with WRITING:
             for path in (folder.path, f"{folder.path}/changes", *sinks):
-                store, place = locate_writable(path, folder.storage)
-                with suppress(StoreError):  # or a query could not be removed for the sake of its sink
+                with suppress(MillraceError):  # or a query could not be removed for the sake of its sink
+                    store, place = locate_writable(path, folder.storage)
                     store.clean(place)
         dealt = deal(self._spark, self._block, self._times, self._options)
         # One more source of the cells: a row, as BLOCK_SCHEMA has them, for each change and cell.

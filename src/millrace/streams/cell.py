@@ -155,11 +155,12 @@ class Cell:
         yield from self.run.extend({alias: rows for alias, rows in carried.items() if rows.num_rows})
         for stream, each in came:
             # Tuples that the eddy left out are counted as if they were the first: so none goes too early.
-            end = self.run.rows(stream.alias) - each.rows.num_rows
+            end, ends = self.run.rows(stream.alias) - each.rows.num_rows, self._ends[stream.alias]
+            before = ends[-1][0] if ends else 0
             for newest, rows in each.blocks(stream.keeps):
                 end += rows.num_rows
                 self._fresh.append((BlockKey(stream.number, newest, self.batch), rows))
-                self._ends[stream.alias].append((end, newest))
+                ends.append((max(before, end), newest))
 
     def give_up(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """Yield what a micro-batch gives out because its watermark, microseconds, has come."""

@@ -84,7 +84,10 @@ class PreservingCell(Cell):
     def _mark(self, results: pa.RecordBatch) -> pa.RecordBatch:
         """Note which tuples have a match now; return the results without their numbers."""
         *columns, numbers = results.columns
-        self._is_alone[np.isin(self._numbers, numbers.to_numpy())] = False
+        found = numbers.to_numpy()
+        places = np.searchsorted(self._numbers, found)
+        places, found = places[places < len(self._numbers)], found[places < len(self._numbers)]
+        self._is_alone[places[self._numbers[places] == found]] = False
         return pa.RecordBatch.from_arrays(columns, schema=self._task.join.output_schema)
 
     def give_up(self, watermark: int) -> Iterator[pa.RecordBatch]:

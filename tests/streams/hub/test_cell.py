@@ -211,7 +211,7 @@ def test_changes_commute(order, batches):
     registry = Registry()
     for batch in (*range(4), *range(4)):
         now = [changes[place] for place, when in zip(order, batches, strict=True) if when == batch]
-        registry = decode(encode(registry.after(now, batch, None)))
+        registry = decode(encode(registry.after(now, batch, 0)))
     assert sorted((each.query for each in registry.queries), key=lambda query: query.id) == [came[1], came[3]]
     assert registry.newest.number == 7
 

@@ -15,9 +15,11 @@ from pyspark.errors import StreamingQueryException
 import millrace
 from millrace.api import hub as api
 from millrace.errors import InputError, StateError
+from millrace.options import StorageOptions
 from millrace.streams.hub import delivery
 from millrace.streams.hub.cell import HubProcessor
 from millrace.streams.hub.folder import Folder
+from millrace.streams.hub.query import Change
 from tests.streams.feed import Feed, plain
 
 pytestmark = pytest.mark.spark
@@ -143,6 +145,19 @@ def test_functions_that_threads_add_at_once_do_not_mix(streaming, tmp_path, monk
         adding = [pool.submit(hub.add, f"files {i}", "o.k", sink=sink) for i, sink in enumerate(sinks)]
     (refused,) = filter(None, (each.exception() for each in adding))
     assert isinstance(refused, InputError) and "is the sink of query 'files" in str(refused)
+    other, listed = Folder(tmp_path / "hub", StorageOptions.of(None)), Folder.queries
+
+    def change_between(folder):
+        found = listed(folder)
+        if other.next() == len(folder.read()):
+            other.write(Change(other.next(), other.read()[-1].stand))
+        return found
+
+    monkeypatch.setattr(Folder, "queries", change_between)
+    with pytest.raises(StateError, match="another process has changed the queries"):
+        hub.add("three", "o.k", sink=print)
+    with pytest.raises(StateError, match="another process has changed the queries"):
+        hub.remove("one")
 
 
 CRASHES = ("rows", "file", "sink")

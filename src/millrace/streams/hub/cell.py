@@ -100,7 +100,7 @@ class HubCell(Cell):
         lineage = self._filters[stream.alias].evaluate(rows)
         for each in self.registry.queries:
             if each.batch > batch:
-                outside = _outside(each, rows.column(stream.time), stream.keeps)
+                outside = _outside(each, rows.column(stream.time), stream)
                 lineage[outside, each.slot // BITS] &= ~np.uint64(1 << each.slot % BITS)
         if self._came:
             bits = word_bits((each.slot for each in self._came), self.registry.words)
@@ -126,7 +126,8 @@ class HubCell(Cell):
         old = {alias: pa.concat_batches(rows) for alias, rows in self._old.items()}
         self._old.clear()
         wanted = {alias: rows for alias, rows in old.items() if rows.num_rows}
-        yield from self._divided(self._join.run().extend(wanted), came)
+        if len(wanted) == len(self._task.streams):
+            yield from self._divided(self._join.run().extend(wanted), came)
 
     def _divided(
         self, results: Iterator[pa.RecordBatch], queries: Sequence[Admitted]
@@ -145,13 +146,11 @@ class HubCell(Cell):
                 yield pa.RecordBatch.from_pylist(blocks, ENVELOPE)
 
 
-def _outside(query: Admitted, times: pa.Array, keeps: int) -> Array | slice:
+def _outside(query: Admitted, times: pa.Array, stream: Stream) -> Array | slice:
     """Return which tuples that had come before a query it does not see."""
     if query.query.since == "now":
         return slice(None)
-    if query.watermark is None:
-        return slice(0)
-    outside: Array = times.cast(pa.int64()).to_numpy() + max(0, keeps) < query.watermark
+    outside: Array = times.cast(pa.int64()).to_numpy() <= query.watermark - stream.expires(0)
     return outside
 
 
@@ -171,9 +170,7 @@ def _result(rows: pa.RecordBatch, query: StandingQuery, places: Array) -> pa.Rec
 class HubProcessor(CellProcessor):
     """Runs the cells of a hub."""
 
-    def _begin(
-        self, number: int, kept: Cell | None, head: Head, blocks: Blocks, watermark: int | None
-    ) -> Cell:
+    def _begin(self, number: int, kept: Cell | None, head: Head, blocks: Blocks, watermark: int) -> Cell:
         """Return the cell for the queries of the next micro-batch."""
         assert kept is None or isinstance(kept, HubCell), "the plan is a hub's"
         if kept is not None and kept.token == head.token:

@@ -113,13 +113,13 @@ class Admitted:
     Attributes:
         slot: The place of its bit in lineages.
         batch: Number of the micro-batch that it came with, counted by the cell.
-        watermark: Of that micro-batch, microseconds; None while there was none.
+        watermark: Of that micro-batch, microseconds; 0 while there was none.
     """
 
     query: StandingQuery
     slot: int
     batch: int
-    watermark: int | None
+    watermark: int
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Registry:
     words: int = 1
     last: int = -1
 
-    def after(self, changes: Sequence[Change], batch: int, watermark: int | None) -> Registry:
+    def after(self, changes: Sequence[Change], batch: int, watermark: int) -> Registry:
         """Return the registry after further changes, in any order; some may have come before.
 
         ``batch`` is the micro-batch that they come with; its watermark is in microseconds.
