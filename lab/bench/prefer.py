@@ -72,7 +72,7 @@ def _read(run: Run, tables: dict[str, str], *wanted: str) -> Callable[[], Ran]:
     """Return what reads all rows as they come, and tells which share of those wanted came when."""
 
     def read() -> Ran:
-        query = millrace.query(_QUERY, spark=run.spark, tables=tables)
+        query = millrace.query(_QUERY, spark=run.spark, tables=tables, options={"take_all": True})
         came: list[tuple[float, int]] = []
         rows = ids = 0
         began = time.perf_counter()
