@@ -97,4 +97,4 @@ TARGETS = {
     "scattered_total_ratio": Target(high=1.05),
 }
 CASES = ("ordered", "scattered")
-BENCH = Bench(measure, CASES, TARGETS)
+BENCH = Bench(measure, CASES, TARGETS, rounds=15)
