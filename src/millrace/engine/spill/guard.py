@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from millrace.engine.eddy.operator import Work as InFlight
 from millrace.engine.operators.beside import BesideRelation
-from millrace.engine.spill.context import SpillContext
+from millrace.engine.spill.context import Budget, SpillContext
 from millrace.engine.stems.join_state import Held, bytes_in_flight
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import TupleBatch
@@ -58,7 +58,30 @@ class Remainder:
         yield from self.unread[relation]
 
 
-class BudgetMonitor:
+class StateMonitor:
+    """Measures what a join holds."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._stems: Sequence[SteM] = ()
+        self._state: Callable[[], Held] | None = None
+        self._in_flight: Callable[[], Iterable[InFlight]] = tuple
+
+    def attach(
+        self, stems: Sequence[SteM], state: Callable[[], Held], in_flight: Callable[[], Iterable[InFlight]]
+    ) -> None:
+        self._stems, self._state, self._in_flight = stems, state, in_flight
+
+    def _measure(self, beside: Iterable[BesideRelation], counted: int = 0) -> Held:
+        """Book what the join holds, with ``counted`` bytes of relations beside it; return its state's."""
+        assert self._state is not None
+        held = self._state()
+        stores = [each.store for each in self._stems] + [each.store for each in beside]
+        self._budget.join(held.nbytes + counted + bytes_in_flight(self._in_flight(), stores))
+        return held
+
+
+class BudgetMonitor(StateMonitor):
     """Watches one join, whose state may take ``budget.state`` bytes, beside what small indexes take anyhow.
 
     Args:
@@ -77,6 +100,7 @@ class BudgetMonitor:
         may_end: bool,
         beside: Mapping[str, BesideRelation],
     ) -> None:
+        super().__init__(context.budget)
         self._context = context
         self._stream = stream
         self._is_limited = is_limited
@@ -84,14 +108,6 @@ class BudgetMonitor:
         self._beside = beside
         self._has_results = False
         self._is_over = False
-        self._stems: Sequence[SteM] = ()
-        self._state: Callable[[], Held] | None = None
-        self._in_flight: Callable[[], Iterable[InFlight]] = tuple
-
-    def attach(
-        self, stems: Sequence[SteM], state: Callable[[], Held], in_flight: Callable[[], Iterable[InFlight]]
-    ) -> None:
-        self._stems, self._state, self._in_flight = stems, state, in_flight
 
     def look(self, *, at_stasis: bool = False) -> None:
         """Measure, and see to it that the join ends if it is too large.
@@ -99,10 +115,7 @@ class BudgetMonitor:
         Raises:
             OverBudget: It has to be given up at once.
         """
-        assert self._state is not None
-        held = self._state()
-        stores = [each.store for each in self._stems] + [each.store for each in self._beside.values()]
-        self._context.budget.join(held.nbytes + bytes_in_flight(self._in_flight(), stores))
+        held = self._measure(self._beside.values())
         if not self._is_limited or not self._is_too_much(held) or (self._has_results and not self._may_end):
             return
         if any(isinstance(work, TupleBatch) and not work.signature.built for work in self._in_flight()):
@@ -114,7 +127,7 @@ class BudgetMonitor:
             stem.complete = True
 
     def _is_too_much(self, held: Held) -> bool:
-        return held.nbytes - held.least > self._context.budget.state
+        return held.nbytes - held.least > self._budget.state
 
     def reading(self, relation: int, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the tuples of a source, of the stream as long as the state is not too large."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from operator import add
 from typing import Any, cast
 
@@ -21,11 +21,11 @@ import pyarrow as pa
 from millrace.engine.access.modules import IndexAM, is_index
 from millrace.engine.access.paths import Access
 from millrace.engine.eddy.context import Given
-from millrace.engine.eddy.operator import Work
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run import Run
 from millrace.engine.eddy.statistics import Lessons
 from millrace.engine.figures import CellFigures
+from millrace.engine.operators.beside import BesideRelation
 from millrace.engine.operators.select import own_caller
 from millrace.engine.plan.expressions import (
     Call,
@@ -38,9 +38,8 @@ from millrace.engine.plan.expressions import (
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.spill.context import Budget, row_bytes
+from millrace.engine.spill.guard import StateMonitor
 from millrace.engine.spill.spilling import SpillingEddy
-from millrace.engine.stems.join_state import Held, bytes_in_flight
-from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import BATCH_BYTES
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.limits.clock import POLLED, WallClock
@@ -292,7 +291,7 @@ class LookupEddies:
         return self._callers[number]
 
 
-class CacheMonitor:
+class CacheMonitor(StateMonitor):
     """Lets an eddy read as long as what indexes have answered takes at most its share of the budget.
 
     Attributes:
@@ -302,28 +301,19 @@ class CacheMonitor:
 
     def __init__(self, budget: Budget, first: pa.RecordBatch, source: Iterator[pa.RecordBatch]) -> None:
         self.left: pa.RecordBatch | None = first
-        self.beside: Callable[[], Iterable[Any]] = tuple
-        self._budget, self._source = budget, source
-        self._stems: Sequence[SteM] = ()
-        self._state: Callable[[], Held] = partial(Held, 0, 0)
-        self._in_flight: Callable[[], Iterable[Work]] = tuple
-
-    def attach(
-        self, stems: Sequence[SteM], state: Callable[[], Held], in_flight: Callable[[], Iterable[Work]]
-    ) -> None:
-        self._stems, self._state, self._in_flight = stems, state, in_flight
+        super().__init__(budget)
+        self.beside: Callable[[], Iterable[BesideRelation]] = tuple
+        self._source = source
 
     def look(self, *, at_stasis: bool = False) -> None:
         self._held()
 
     def _held(self) -> int:
         """Return the bytes of answers, beside what small indexes take anyhow."""
-        held, beside = self._state(), [*self.beside()]
-        size: int = sum(each.nbytes for each in beside)
-        stores = [each.store for each in (*self._stems, *beside)]
-        self._budget.join(held.nbytes + size + bytes_in_flight(self._in_flight(), stores))
-        least: int = held.least + sum(each.least for each in beside)
-        return held.nbytes + size - least
+        beside = [*self.beside()]
+        size = sum(each.nbytes for each in beside)
+        held = self._measure(beside, size)
+        return held.nbytes + size - held.least - sum(each.least for each in beside)
 
     def reading(self) -> Iterator[pa.RecordBatch]:
         """Yield tuples, at least one batch."""

@@ -199,26 +199,27 @@ class SpillingEddy:
         passes = self._passes
         carried = passes.schema(number - 1)
         batch = self._batch_of(row_bytes(carried) + row_bytes(self._spec.relation(late.alias).schema))
-        match = self._marked if passes.marks(number) else self._matched
+        match = self._marked if passes.marks(number) else partial(self._matched, batch=batch)
         for rows, parts in late.pair_up(carried, results):
             tuples = (passes.tuples(piece, number) for piece in _evened(rows, batch))
             if len(parts) == 1:
-                yield from match(number, late, parts[0], batch, tuples)
+                yield from match(number, late, parts[0], tuples)
                 continue
             for held in in_memory(tuples, self._budget):
                 marks = Marks(min(held[0].stores))
                 for part in parts:
                     marks.is_last = part is parts[-1]
-                    yield from match(number, late, part, batch, held, marks)
+                    yield from match(number, late, part, held, marks)
 
     def _matched(
         self,
         number: int,
         late: BesideSource,
         part: Part,
-        batch: int,
         tuples: Iterable[TupleBatch],
         marks: Marks | None = None,
+        *,
+        batch: int,
     ) -> Iterator[Any]:
         """Yield what an eddy makes of tuples with the matches in a part of a relation."""
         beside = dict(self._kept)
@@ -240,7 +241,6 @@ class SpillingEddy:
         number: int,
         late: BesideSource,
         part: Part,
-        batch: int,
         tuples: Iterable[TupleBatch],
         marks: Marks | None = None,
     ) -> Iterator[pa.RecordBatch]:
