@@ -70,10 +70,13 @@ class StreamWatch(StreamingQueryListener, AbstractContextManager["StreamWatch"])
     ) -> None:
         self._spark, self._call, self._over = spark, call, over
         self._changed = threading.Condition()
-        self._running = self._active()
+        self._running: set[str] = set()
         self._error: Exception | None = None
         self._listens = True
         spark.streams.addListener(self)
+        # Some began before. Events wait for the lock, so nothing is added that is known to have ended.
+        with self._changed:
+            self._running |= self._active()
 
     def stop(self) -> None:
         """Listen no more, once queries that have ended are reported; once is enough.
