@@ -143,7 +143,7 @@ class Arrivals:
             if any(scan.state == "complete" for scan in scans):
                 arrivals.append(self._end(relation))
             elif all(scan.state == "broken" for scan in scans) and not self._has_lookup(relation):
-                names = ", ".join(scan.name for scan in scans)
+                names = ", ".join(": ".join(filter(None, (scan.name, scan.why))) for scan in scans)
                 raise ExecutionError(
                     f"relation {self._spec.aliases[relation]!r}: every scan of it ended before it had "
                     f"returned everything ({names}); expected one to end normally; run again, or add "

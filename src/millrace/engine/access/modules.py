@@ -44,10 +44,12 @@ class ScanAM(Protocol):
         name: For reports and errors.
         state: ``"complete"`` once everything has been returned (the EOT); ``"broken"`` if no more comes
             although that was not all.
+        why: Why it is broken; empty where nobody knows.
     """
 
     name: str
     state: State
+    why: str
 
     def poll(self) -> pa.RecordBatch | None:
         """Return the next batch, or None if there is none at the moment."""
@@ -129,6 +131,7 @@ class Scan:
     def __init__(self, name: str, batches: Iterable[pa.RecordBatch | None], clock: Clock) -> None:
         self.name = name
         self.state: State = "open"
+        self.why = ""
         self._batches: Iterator[pa.RecordBatch | None] = iter(batches)
         self._clock = clock
         self._next = clock.now()
