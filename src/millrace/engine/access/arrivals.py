@@ -167,6 +167,8 @@ class Arrivals:
         for relation, scans in self._scans.items():
             if all(scan.state == "broken" or scan.due() == math.inf for scan in scans):
                 self.requests.take_over(relation)
+            else:
+                self.requests.finish(relation)
 
     def _covered(self) -> list[Arrival]:
         """Return the EOTs of relations of which indexes have returned all there is a need for."""

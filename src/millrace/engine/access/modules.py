@@ -207,11 +207,10 @@ class MeasuredIndex:
     def close(self) -> None:
         self._index.close()
 
-    @property
-    def expected(self) -> float:
-        """Seconds that one more binding is expected to take, behind those that are pending."""
+    def expect(self, count: int = 1) -> float:
+        """Return the seconds that so many more bindings are expected to take, behind the pending ones."""
         oldest = self._clock.now() - self._sent[0][0] if self._sent else 0.0
-        return max(self._least, oldest, (self.pending + 1) * self._each)
+        return max(self._least, oldest, (self.pending + count) * self._each)
 
     def room(self, seconds: float) -> int:
         """Return how many bindings to submit now: enough to keep the index busy, and no queue for long.
