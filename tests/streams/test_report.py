@@ -178,18 +178,11 @@ def test_the_last_micro_batch_of_a_query_that_began_before_is_waited_for(monkeyp
 def test_a_stream_that_begins_while_a_watch_does_is_waited_for():
     """Nothing of it is missed that Spark tells after its end."""
     query, told, removed = SimpleNamespace(runId="1", exception=None), [], threading.Event()
-
-    def begin(_: StreamWatch) -> None:
-        streams.active = [query]
-
-    def tell() -> None:
-        if not removed.wait(0.1):
-            watch.onQueryTerminated(query)
-
-    streams = SimpleNamespace(active=[], addListener=begin, removeListener=lambda _: removed.set())
+    streams = SimpleNamespace(active=[], removeListener=lambda _: removed.set())
+    streams.addListener = lambda _: streams.active.append(query)
     watch = StreamWatch(SimpleNamespace(streams=streams), told.append, lambda run, _: told.append(run))
-    streams.active = []
-    thread = threading.Thread(target=tell)
+    streams.active.clear()
+    thread = threading.Thread(target=lambda: removed.wait(0.1) or watch.onQueryTerminated(query))
     thread.start()
     watch.stop()
     thread.join()

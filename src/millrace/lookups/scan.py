@@ -165,8 +165,8 @@ class LookupScan:
     async def _find_latest(self, client: Client, reading: int) -> int:
         """Return the reading that began last, from this one on: those before it have ended without an EOT."""
         while True:
-            claimed = await client.claim([_key(reading + 1, 0)], most=0)
-            if not (claimed.found or claimed.waiting or claimed.ask):
+            following = [_key(reading + 1, 0)]
+            if (await client.claim(following, most=0)).left(following):
                 return reading
             reading += 1
 

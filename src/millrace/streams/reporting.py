@@ -74,8 +74,7 @@ class StreamWatch(StreamingQueryListener, AbstractContextManager["StreamWatch"])
         self._error: Exception | None = None
         self._listens = True
         spark.streams.addListener(self)
-        # Some began before. Events wait for the lock, so nothing is added that is known to have ended.
-        with self._changed:
+        with self._changed:  # events wait, so nothing is added that is known to have ended
             self._running |= self._active()
 
     def stop(self) -> None:

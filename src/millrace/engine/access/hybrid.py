@@ -201,10 +201,7 @@ class IndexOrScan:
                 self._submit_paying(queues)
 
     def finish(self, relation: int) -> None:
-        """Ask for the few bindings that nobody has asked for, if that ends sooner than the scans.
-
-        They have matches by a scan, which may have more.
-        """
+        """Ask for what scans alone have answered, if it is little, and sooner answered than the scans end."""
         some = self._queues_of(relation)
         is_busy = self.missing(relation) or any(queues.waiting or queues.rest for queues in some)
         if is_busy or relation in self._taken_over:
