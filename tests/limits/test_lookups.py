@@ -305,6 +305,21 @@ async def test_what_streams_ask_outlives_their_micro_batches(coordinator, client
     wait_for(lambda: not list(tmp_path.glob("millrace-stream-*")), 10)
 
 
+async def test_what_a_stream_has_scanned_goes_when_a_later_micro_batch_reads_again(clients):
+    """It has no cache, and is not kept on the disk for sixteen micro-batches."""
+
+    async def ask(batch: int) -> list[bytes]:
+        (client,) = await clients(f"run/{STREAM}1/{batch}/0")
+        if asked := (await client.claim([KEY])).ask:
+            client.settle(rows_of(asked))
+        await client.close()
+        return asked
+
+    assert [await ask(0), await ask(0), await ask(1), await ask(1)] == [[KEY], [], [KEY], []]
+    while not await ask(0):  # it is closed in its turn
+        pass
+
+
 async def test_answers_of_jobs_long_gone_are_let_go_and_their_figures_stay(coordinator, clients):
     """After many later jobs a key is asked again, unless its job has clients; sums and failures stay."""
     (staying,) = await clients("run/staying/1")

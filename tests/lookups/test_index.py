@@ -7,7 +7,7 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -128,10 +128,11 @@ class Lookups:
         connect = self._connect(name, spec.registration(Secrets()))
         return LookupIndex(spec, lambda rows: rows, self.loop, connect, WallClock())
 
-    def scan(self, name: str, source: TableSource) -> LookupScan:
+    def scan(self, name: str, source: TableSource, *, again: bool = False) -> LookupScan:
         schema = source.table.schema
         connect = self._connect(f"scan of {name}", Registration(name))
-        return LookupScan(name, source, schema, lambda rows: rows, self.loop, connect, WallClock())
+        clock = WallClock()
+        return LookupScan(name, source, schema, lambda rows: rows, self.loop, connect, clock, again=again)
 
     def _connect(self, room: str, registration: Registration) -> Connect:
         async def connect() -> Client:
@@ -348,9 +349,9 @@ def test_answers_do_not_wait_for_slower_ones_before_them() -> None:
 
 
 def test_a_scan_that_is_given_up_ends_before_its_session() -> None:
-    """What it holds is given back while the session has threads."""
+    """What it holds is given back while the session has threads, its pages though that takes long."""
     ended: list[int] = []
-    asked = threading.Event()
+    asked, closing = threading.Event(), threading.Event()
 
     class Source(TableSource):
         async def scan(self) -> AsyncIterator[pa.RecordBatch]:
@@ -359,6 +360,10 @@ def test_a_scan_that_is_given_up_ends_before_its_session() -> None:
                     yield batch
             finally:
                 ended.append(self.open_sessions)
+
+        async def close(self) -> None:
+            closing.set()
+            await asyncio.Event().wait()
 
     async def look(_) -> None:
         source.requests.append([])
@@ -372,6 +377,9 @@ def test_a_scan_that_is_given_up_ends_before_its_session() -> None:
         scan.poll()
         assert asked.wait(PATIENCE)
         scan.close()
+        assert closing.wait(PATIENCE)
+        maker.loop.close()
+        assert maker.rooms["scan of s"].empty
     assert ended == [1]
 
 
@@ -399,11 +407,13 @@ def test_tasks_that_share_a_room_read_a_scan_once(indexed) -> None:
 @pytest.mark.law
 @settings(max_examples=20, deadline=None, derandomize=True)
 @example([3, 0, 5], False)
+@example([9], True)
 @given(st.lists(st.integers(0, 9), max_size=3), st.booleans())
 def test_whoever_stops_reading_no_row_is_lost(leaves: list[int], waits: bool) -> None:
     """Tasks leave after so many batches, and each reads the rows in another order: two that stay have all.
 
-    Where the others wait, the first one has read its batches before any of them begins.
+    Where the others wait, the first one has read its batches before any of them begins. One that comes when
+    all is over gets each row once, none of a reading that was given up.
     """
     events: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     found: list[pa.Table] = []
@@ -444,22 +454,61 @@ def test_whoever_stops_reading_no_row_is_lost(leaves: list[int], waits: bool) ->
                 left -= 1
             else:
                 leaving[number].close()
-    assert [multiset(each) for each in found] == [joined().expected()] * 2
-    assert sum(each.scans for each in whole) <= 1
+        late = maker.scan("s", source(9, 1000))
+        found.append(run(joined(), {"s": [late]}))
+    assert [multiset(each) for each in found] == [joined().expected()] * 3
+    assert sum(each.scans for each in whole) <= 1 and late.figures().tuples_out == S.num_rows
+
+
+@pytest.mark.law
+@settings(max_examples=20, deadline=None, derandomize=True)
+@example([4, 0], 1)
+@given(st.lists(st.integers(0, 9), max_size=3), st.integers(1, 3))
+def test_tasks_that_run_again_begin_a_broken_scan_anew(breaks: list[int], tasks: int) -> None:
+    """However often it breaks, each has all rows in the end; no attempt begins more than one reading."""
+    rows = pa.concat_tables([S[30:], S[:30]])  # no row of the first pages has a match
+    source = TableSource(rows, Terms(retries=0), before=_shuffler([0, 2, 1]), chunk=10, breaks=[*breaks])
+    found: list[pa.Table] = []
+
+    def work() -> None:
+        for attempt in range(len(breaks) + 1):
+            scan = maker.scan("s", source, again=attempt > 0)
+            with suppress(ExecutionError):
+                found.append(run(joined(), {"s": [scan]}))
+                return
+            assert "connection is gone" in scan.why
+
+    with Lookups() as maker:
+        at_once(tasks, work)
+    assert [multiset(each) for each in found] == [joined().expected()] * tasks
+    assert source.scans == len(breaks) + 1
 
 
 @pytest.mark.broken_rule
-@pytest.mark.parametrize("rule", ["a row may come twice", "another reading begins at the first page"])
+@pytest.mark.parametrize(
+    "rule",
+    ["a row may come twice", "another reading begins at the first page", "only the latest reading counts"],
+)
 def test_the_law_of_readings_catches(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     """Without sets rows are doubled; where a reading that was given up counts as whole, some are lost."""
     if rule == "a row may come twice":
         monkeypatch.setattr(LookupScan, "may_repeat", False)
+    elif rule == "only the latest reading counts":
+        monkeypatch.setattr(LookupScan, "_find_latest", AsyncMock(side_effect=lambda _, reading: reading))
     else:
         plain = scan_module._note
         monkeypatch.setattr(scan_module, "_note", lambda *_: plain())
     with pytest.raises(AssertionError):
         # Among nine batches are rows with a match, which come again in the next reading.
         test_whoever_stops_reading_no_row_is_lost.hypothesis.inner_test([9], waits=True)
+
+
+@pytest.mark.broken_rule
+def test_the_law_of_broken_scans_catches_one_that_counts_as_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = scan_module._note
+    monkeypatch.setattr(scan_module, "_note", lambda *_: plain())
+    with pytest.raises(AssertionError):
+        test_tasks_that_run_again_begin_a_broken_scan_anew.hypothesis.inner_test([4], 1)
 
 
 def test_a_scan_that_breaks_off_leaves_the_rest_to_the_index() -> None:
@@ -644,3 +693,17 @@ def test_rows_that_cannot_be_shared_are_told_to_whoever_waits(monkeypatch) -> No
 
         at_once(2, task)
     assert len(errors) == 2 and all("bind more columns" in each for each in errors)
+
+
+@pytest.mark.parametrize("length", [1 << 10, 1 << 15])
+def test_a_scan_shares_long_rows_and_names_what_no_message_holds(monkeypatch, length: int) -> None:
+    """Rows of a kilobyte among short ones are cut apart; one of more than a message is an error."""
+    monkeypatch.setattr("millrace.limits.codec.USUAL_ATTACHMENT", 1 << 12)
+    monkeypatch.setattr("millrace.limits.codec.LARGEST_ATTACHMENT", 1 << 14)
+    texts = ["y" * (length if 9 < n < 40 else 1) for n in range(1000)]
+    case = block({"r": R, "s": pa.table({"x": range(1000), "y": texts})}, ["r.a = s.x"])
+    with Lookups() as maker:
+        scan = maker.scan("s", TableSource(case.tables["s"], chunk=1000))
+        refused = pytest.raises(ExecutionError, match=r"\(s: .*one row of its scan.*leave out the columns")
+        with nullcontext() if length < 1 << 14 else refused:
+            assert multiset(run(case, {"s": [scan]})) == case.expected()

@@ -451,6 +451,23 @@ def test_lookups(spark, tmp_path):
     assert (streamed.lookups()[0].cached, streamed.lookups()[0].requests) == (keys, 0)
 
 
+@pytest.mark.cluster
+def test_a_scan_that_failed_succeeds_when_spark_runs_its_tasks_again(spark, tmp_path):
+    broken = tmp_path / "broken"
+
+    def read():
+        if not broken.exists():
+            broken.touch()
+            raise ValueError("not yet")
+        return [{"k": key} for key in range(9)]
+
+    via, scan = millrace.function(lambda _: []), millrace.function(read, scan=True, retries=0)
+    items = millrace.lookup("i", "k bigint", bind=["k"], via=via, scan=scan)
+    tables = {"r": spark.range(0, 20, 1, 4), "i": items}
+    text = "SELECT r.id, i.k FROM r JOIN i ON r.id <= i.k AND r.id >= i.k"
+    assert rows_of(millrace.query(text, spark=spark, tables=tables).df) == [(n, n) for n in range(9)]
+
+
 def test_workers_run_the_python_of_an_archive(spark):
     """On Connect it is sent as docs/guides/clusters.md says; to a classic session it came with its start."""
     if ON_CONNECT:

@@ -20,6 +20,7 @@ from millrace.reports.micro_batch import (
     encode_cell,
     micro_batch,
 )
+from millrace.streams.reporting import StreamWatch
 from tests.session import write_stream
 from tests.streams.feed import Feed
 
@@ -172,3 +173,17 @@ def test_the_last_micro_batch_of_a_query_that_began_before_is_waited_for(monkeyp
     with millrace.streams.watch(spark, seen.append) as watch:
         running.clear()
     assert [each.batch for each in seen] == [7]
+
+
+def test_a_stream_that_begins_while_a_watch_does_is_waited_for():
+    """Nothing of it is missed that Spark tells after its end."""
+    query, told, removed = SimpleNamespace(runId="1", exception=None), [], threading.Event()
+    streams = SimpleNamespace(active=[], removeListener=lambda _: removed.set())
+    streams.addListener = lambda _: streams.active.append(query)
+    watch = StreamWatch(SimpleNamespace(streams=streams), told.append, lambda run, _: told.append(run))
+    streams.active.clear()
+    thread = threading.Thread(target=lambda: removed.wait(0.1) or watch.onQueryTerminated(query))
+    thread.start()
+    watch.stop()
+    thread.join()
+    assert told == ["1"]

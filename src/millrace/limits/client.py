@@ -173,14 +173,15 @@ class Client:
         """Share the rows of keys that were to be asked here; several keys at once cost less than each alone.
 
         Raises:
-            ExecutionError: A single key has more rows than can be sent.
+            ExecutionError: The rows of a single key, or one row of a scan, take more bytes than can be sent.
         """
         for part in chunk.parts(codec.USUAL_ATTACHMENT):
             size = len(part.rows)
             if size > codec.LARGEST_ATTACHMENT:
                 raise ExecutionError(
-                    f"the rows of a single key of a lookup take {size} bytes, expected at most "
-                    f"{codec.LARGEST_ATTACHMENT}: bind more columns, so that a key has fewer rows"
+                    f"the rows of a single key of a lookup, or one row of its scan, take {size} bytes, "
+                    f"expected at most {codec.LARGEST_ATTACHMENT}: bind more columns, so that a key has "
+                    "fewer rows, or leave out the columns of long values"
                 )
             self._send(Settle(part.keys, part.counts, part.rows))
 

@@ -352,7 +352,12 @@ class Coordinator(Server):
         if self._sessions[name].empty:
             self._spent.settle(name, self._sessions[name].registration)
         empty = [each for each, session in self._sessions.items() if session.empty]
-        for each in self._beyond(empty, _MOST_EMPTY_SESSIONS):
+        over = self._beyond(empty, _MOST_EMPTY_SESSIONS)
+        if stream_in(name) and self._sessions[name].registration.cache is None:  # a scan, which may be large
+            same = [each for each in self._sessions if _source_of(each) == _source_of(name)]
+            same.remove(max(same, key=lambda each: self._sessions[each].made))
+            over += [each for each in same if each in empty]
+        for each in over:
             if each not in self._retiring:
                 self._retiring.add(each)
                 self._later(self._retire(each))

@@ -189,7 +189,7 @@ class FunctionSession:
                 table = _read_table(piece)
                 if table is not None:
                     frame = _is_frame(piece)
-                    batches.append(self._reader.table_batch(table, key, pandas=frame))
+                    batches.append(self._reader.read_table(table, key, pandas=frame))
                 elif isinstance(piece, Mapping | tuple):
                     rows.append(piece)
                 elif isinstance(piece, list):

@@ -15,7 +15,7 @@ from pyarrow import types as t
 
 from millrace.errors import InputError, UnsupportedType, near
 from millrace.lookups.paths import Getter
-from millrace.lookups.values import ABSENT, Rules, Unfit, array_of, column_of, shown, sql_name
+from millrace.lookups.values import ABSENT, Rules, Unfit, array_of, read_column, shown, sql_name
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class RowReader:
         columns = []
         for field, values in zip(self.schema, self._values(rows), strict=True):
             rules = replace(self.rules, absent="error") if field.name in self.bound else self.rules
-            columns.append(column_of(list(values), field, rows, rules, fill=(key or {}).get(field.name)))
+            columns.append(read_column(list(values), field, rows, rules, fill=(key or {}).get(field.name)))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def table_batch(self, table: pa.Table, key: Mapping[str, Any], *, pandas: bool) -> pa.RecordBatch:
+    def read_table(self, table: pa.Table, key: Mapping[str, Any], *, pandas: bool) -> pa.RecordBatch:
         """Return a table's rows as a batch of the schema; columns that it does not name are left out.
 
         Args:

@@ -8,7 +8,9 @@ Hellerstein 2003, section 3.2).
 
 A task that reads may end early. Whoever waits for its next page then ends that *reading*, and a task begins
 another one at the first page: a source need not return the same rows in the same order. So a row may come
-twice, and the relation has to be a set.
+twice, and the relation has to be a set. A reading that the source has broken is broken for all tasks. A task
+that Spark runs again begins another one, if it finds a broken one. All follow the latest reading. The scan
+ends with one that has an EOT, for it is whole.
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 import pyarrow as pa
 from tenacity import AsyncRetrying, retry_if_exception
 
 from millrace.engine.access.modules import State
-from millrace.engine.arrays import sliced
 from millrace.engine.figures import ModuleFigures
 from millrace.errors import ExecutionError, encodable
 from millrace.limits import codec, policy
@@ -53,7 +55,7 @@ class LookupScan:
     and the relation's other access modules have to do.
 
     The schema has all columns of the table; ``keep`` is what becomes of its rows, and ``connect`` joins the
-    tasks that share them.
+    tasks that share them. ``again`` says that Spark runs the task again, which may mend a broken scan.
     """
 
     may_repeat = True
@@ -67,6 +69,8 @@ class LookupScan:
         loop: Loop,
         connect: Connect,
         clock: Clock,
+        *,
+        again: bool = False,
     ) -> None:
         self.name = name
         self.state: State = "open"
@@ -77,6 +81,7 @@ class LookupScan:
         self._loop = loop
         self._connect = connect
         self._clock = clock
+        self._may_restart = again
         self._wake = threading.Event()
         self._arrived: deque[pa.RecordBatch | Exception | None] = deque()
         self._room = asyncio.Semaphore(_AHEAD)
@@ -124,12 +129,11 @@ class LookupScan:
 
     async def _follow(self) -> None:
         try:
-            client = await self._connect()
-            try:
+            async with AsyncExitStack() as stack:  # the end of the loop may cancel this while it ends
+                client = await self._connect()
+                stack.push_async_callback(self._stop_reading)
+                stack.push_async_callback(client.close)  # first: others need not wait for the source's end
                 await self._take_pages(client)
-            finally:
-                await self._stop_reading()
-                await client.close()
             self._tell(None)
         except Exception as error:  # noqa: BLE001  # whatever it is, the eddy must hear of it
             self._tell(error)
@@ -141,14 +145,15 @@ class LookupScan:
 
     async def _take_pages(self, client: Client) -> None:
         """Take page after page, as fast as the eddy takes their rows."""
-        reading = page = 0
+        reading, page = await self._find_latest(client, 0), 0
         while True:
             rows = await self._page(client, reading, page)
             notes = {} if rows.num_rows else rows.schema.metadata or {}
-            if _BROKEN in notes:
-                raise ExecutionError(notes[_BROKEN].decode())
-            if _GIVEN_UP in notes:
-                reading, page = reading + 1, 0
+            if notes:
+                latest = await self._find_latest(client, reading)
+                if latest == reading and _BROKEN in notes and not self._may_restart:
+                    raise ExecutionError(notes[_BROKEN].decode())
+                reading, page = max(latest, reading + 1), 0
                 continue
             if not rows.num_rows:
                 return
@@ -157,12 +162,25 @@ class LookupScan:
                 self._tell(batch)
             page += 1
 
+    async def _find_latest(self, client: Client, reading: int) -> int:
+        """Return the reading that began last, from this one on: those before it have ended without an EOT."""
+        while True:
+            following = [_key(reading + 1, 0)]
+            if (await client.claim(following, most=0)).left(following):
+                return reading
+            reading += 1
+
     async def _page(self, client: Client, reading: int, page: int) -> pa.Table:
         """Return a page when it is there; read the source where nobody does."""
         key = _key(reading, page)
         claimed = await client.claim([key])
-        while not claimed.found:
-            if not claimed.ask:
+        while True:
+            # There may be news of a page that the look for the latest reading has found under way.
+            for chunk in claimed.found:
+                if key in chunk.keys:
+                    return chunk.table()
+            self._may_restart = False  # whatever breaks from now on breaks under this task's eyes
+            if key not in claimed.ask:
                 claimed = await client.notification()
                 continue
             if self._reading is not None and not self._reading.done():
@@ -173,7 +191,6 @@ class LookupScan:
             else:
                 self._reading = asyncio.create_task(self._read(client, reading))
             claimed = await client.claim([key])
-        return claimed.found[0].table()
 
     async def _read(self, client: Client, reading: int) -> None:
         """Read the source to its end, and share its pages; other tasks must not wait for this one's eddy."""
@@ -187,8 +204,7 @@ class LookupScan:
                     while (
                         batch := await wait_within(anext(steps, None), self._source.terms.timeout)
                     ) is not None:
-                        size = batch.num_rows * codec.USUAL_ATTACHMENT // max(1, batch.nbytes)
-                        for rows in sliced(batch, max(1, size)):
+                        for rows in _cut(batch):
                             await client.claim([_key(reading, page + 1)])
                             _settle(client, _key(reading, page), rows)
                             page += 1
@@ -220,6 +236,16 @@ class LookupScan:
 
 def _key(reading: int, page: int) -> bytes:
     return digest((reading, page))
+
+
+def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield rows in pages of :data:`~millrace.limits.codec.USUAL_ATTACHMENT` bytes at most, or of one row."""
+    if rows.num_rows > 1 and rows.nbytes > codec.USUAL_ATTACHMENT:
+        half = rows.num_rows // 2
+        yield from _cut(rows.slice(0, half))
+        yield from _cut(rows.slice(half))
+    elif rows.num_rows:
+        yield rows
 
 
 def _note(kind: bytes = b"", why: str = "") -> pa.Table:

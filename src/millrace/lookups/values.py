@@ -169,7 +169,7 @@ def shown(value: object, scrub: Callable[[str], str] = str) -> str:
     return f"{text if len(text) <= _SHOWN else text[: _SHOWN - 1] + '…'} ({kind})"
 
 
-def column_of(
+def read_column(
     values: list[Any], field: pa.Field, rows: Sequence[Any], rules: Rules, where: str = "", fill: Any = None
 ) -> pa.Array:
     """Return what rows have under a field's name, or by its path, as an array of the field's type.
@@ -240,7 +240,7 @@ def _nested(owns: set[type], values: list[Any], kind: pa.DataType, where: str, r
     if t.is_struct(kind):
         fields = list(kind.fields)
         read = [[v if v is None else v.get(f.name, ABSENT) for v in values] for f in fields]
-        children = [column_of(v, f, values, rules, f"{where}.") for v, f in zip(read, fields, strict=True)]
+        children = [read_column(v, f, values, rules, f"{where}.") for v, f in zip(read, fields, strict=True)]
         return pa.StructArray.from_arrays(children, fields=fields, mask=nulls)
     present = [value for value in values if value is not None]
     sizes = [0, *(0 if value is None else len(value) for value in values)]

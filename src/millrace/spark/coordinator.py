@@ -432,15 +432,15 @@ class Lookups(Registered):
         from millrace.lookups.loop import Loop
         from millrace.lookups.scan import LookupScan
 
-        loop, clock = Loop(), WallClock()
-        job = execution_of(TaskContext.get())
+        loop, clock, context = Loop(), WallClock(), TaskContext.get()
+        job, again = execution_of(context), context is not None and context.attemptNumber() > 0
         access: dict[str, list[LookupIndex | LookupScan]] = {}
         for number, method in enumerate(self.methods):
             alias, source = method.alias, method.source
             keep = partial(_keep, method.filters, join.relation(alias).schema)
             connect = partial(self.connect, job, number)
             access.setdefault(alias, []).append(
-                LookupScan(alias, source, method.schema, keep, loop, connect, clock)
+                LookupScan(alias, source, method.schema, keep, loop, connect, clock, again=again)
                 if method.index is None
                 else LookupIndex(method.index, keep, loop, connect, clock)
             )

@@ -14,13 +14,13 @@ from millrace.engine.aggregate import CHUNK
 from millrace.engine.arrays import Array, fixed_width
 from millrace.engine.eager import EagerAggregation
 from millrace.engine.plan.expressions import (
-    And,
     Call,
     CaseWhen,
     Literal,
     Or,
     Predicate,
     Value,
+    and_all,
     columns_of,
     relations_of,
     rename_columns,
@@ -240,14 +240,15 @@ class _SharedScan:
         assert isinstance(scan, ParquetInput)
         fields = list(self.blocks[max(self.blocks)].schema)
         table, filters = scan.table, scan.filters
-        tests = [(test, own) for test, own in zip(self.tests, self._filters, strict=True) if test]
+        passing = [each for each in map(and_all, self._filters) if each is not None]
+        tests = list(zip(filter(None, self.tests), passing, strict=False))  # none for one relation's alone
         if tests:
             yes, no = (Literal(truth, pa.bool_()) for truth in (True, False))
             fields += [pa.field(test, pa.bool_()) for test, _ in tests]
             table = table.with_computed(
-                tuple((test, CaseWhen(((And(own), yes),), no, pa.bool_())) for test, own in tests)
+                tuple((test, CaseWhen(((condition, yes),), no, pa.bool_())) for test, condition in tests)
             )
-            filters = (Or(tuple(And(own) for own in self._filters)),) if all(self._filters) else ()
+            filters = (Or(tuple(passing)),) if len(passing) == len(self._filters) else ()
         schema = pa.schema(fields)
         return replace(
             self.first,

@@ -259,7 +259,7 @@ class Aggregation:
         if self._through is not None and attribute.relation is self._through:
             item: exp.Expr = self._graph.scope.select.expressions[attribute.sources[0][1]].unalias()
             return item
-        owned = self._graph.column_of(attribute)
+        owned = self._graph.find_column(attribute)
         name = None if owned is None else self._names.get(ColumnRef(owned[0], owned[1].name))
         # A relation that a block could take may stay beside this one.
         return None if owned is None or name is None else ("", replace(owned[1], name=name))

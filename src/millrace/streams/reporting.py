@@ -70,10 +70,12 @@ class StreamWatch(StreamingQueryListener, AbstractContextManager["StreamWatch"])
     ) -> None:
         self._spark, self._call, self._over = spark, call, over
         self._changed = threading.Condition()
-        self._running = self._active()
+        self._running: set[str] = set()
         self._error: Exception | None = None
         self._listens = True
         spark.streams.addListener(self)
+        with self._changed:  # events wait, so nothing is added that is known to have ended
+            self._running |= self._active()
 
     def stop(self) -> None:
         """Listen no more, once queries that have ended are reported; once is enough.

@@ -202,7 +202,9 @@ def test_a_scan_that_is_faster_than_any_lookup_leaves_the_index_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "scan", [{"rows": 20}, {"stall": (20, math.inf)}], ids=["breaks off", "never goes on"]
+    "scan",
+    [{"rows": 20}, {"stall": (20, math.inf)}, {"every": 5.0}],
+    ids=["breaks off", "never goes on", "is slow"],
 )
 def test_an_index_finishes_what_a_scan_leaves(scan: dict[str, Any]) -> None:
     """When every tuple of R has its answer, T is complete: nobody waits for what the scan still has."""

@@ -143,7 +143,7 @@ class Arrivals:
             if any(scan.state == "complete" for scan in scans):
                 arrivals.append(self._end(relation))
             elif all(scan.state == "broken" for scan in scans) and not self._has_lookup(relation):
-                names = ", ".join(scan.name for scan in scans)
+                names = ", ".join(": ".join(filter(None, (scan.name, scan.why))) for scan in scans)
                 raise ExecutionError(
                     f"relation {self._spec.aliases[relation]!r}: every scan of it ended before it had "
                     f"returned everything ({names}); expected one to end normally; run again, or add "
@@ -167,6 +167,8 @@ class Arrivals:
         for relation, scans in self._scans.items():
             if all(scan.state == "broken" or scan.due() == math.inf for scan in scans):
                 self.requests.take_over(relation)
+            else:
+                self.requests.finish(relation)
 
     def _covered(self) -> list[Arrival]:
         """Return the EOTs of relations of which indexes have returned all there is a need for."""

@@ -44,10 +44,12 @@ class ScanAM(Protocol):
         name: For reports and errors.
         state: ``"complete"`` once everything has been returned (the EOT); ``"broken"`` if no more comes
             although that was not all.
+        why: Why it is broken; empty where nobody knows.
     """
 
     name: str
     state: State
+    why: str
 
     def poll(self) -> pa.RecordBatch | None:
         """Return the next batch, or None if there is none at the moment."""
@@ -129,6 +131,7 @@ class Scan:
     def __init__(self, name: str, batches: Iterable[pa.RecordBatch | None], clock: Clock) -> None:
         self.name = name
         self.state: State = "open"
+        self.why = ""
         self._batches: Iterator[pa.RecordBatch | None] = iter(batches)
         self._clock = clock
         self._next = clock.now()
@@ -204,11 +207,10 @@ class MeasuredIndex:
     def close(self) -> None:
         self._index.close()
 
-    @property
-    def expected(self) -> float:
-        """Seconds that one more binding is expected to take, behind those that are pending."""
+    def expect(self, count: int = 1) -> float:
+        """Return the seconds that so many more bindings are expected to take, behind the pending ones."""
         oldest = self._clock.now() - self._sent[0][0] if self._sent else 0.0
-        return max(self._least, oldest, (self.pending + 1) * self._each)
+        return max(self._least, oldest, (self.pending + count) * self._each)
 
     def room(self, seconds: float) -> int:
         """Return how many bindings to submit now: enough to keep the index busy, and no queue for long.

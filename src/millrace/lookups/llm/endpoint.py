@@ -242,12 +242,12 @@ def _write_task(system: str, count: int) -> str:
 
 
 def _make_format(item: dict[str, Any]) -> dict[str, Any]:
-    numbered = object_schema({"number": {"type": "integer"}, "answer": item})
-    schema = object_schema({"answers": {"type": "array", "items": numbered}})
+    numbered = make_object_schema({"number": {"type": "integer"}, "answer": item})
+    schema = make_object_schema({"answers": {"type": "array", "items": numbered}})
     return {"type": "json_schema", "json_schema": {"name": "answers", "strict": True, "schema": schema}}
 
 
-def object_schema(fields: dict[str, Any]) -> dict[str, Any]:
+def make_object_schema(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON schema of an object with these fields alone."""
     names = list(fields)
     return {"type": "object", "properties": fields, "required": names, "additionalProperties": False}

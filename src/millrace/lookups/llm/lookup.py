@@ -11,7 +11,7 @@ from pyarrow import types as t
 
 from millrace.errors import OptionError
 from millrace.limits.secrets import Secrets
-from millrace.lookups.llm.endpoint import Endpoint, Model, Prompt, object_schema
+from millrace.lookups.llm.endpoint import Endpoint, Model, Prompt, make_object_schema
 from millrace.lookups.rows import RowReader, check_schema
 from millrace.lookups.source import Answered, Refused, check_mentions
 from millrace.lookups.terms import Terms
@@ -71,7 +71,7 @@ class ModelSession:
         self._reader = RowReader(self._wanted, (), Rules(absent="null", scrub=secrets.scrub))
         exact = any(map(has_decimals, self._wanted.types))
         self._endpoint = Endpoint(source.model, secrets, source.terms.max_in_flight, exact=exact)
-        self._item = object_schema({field.name: _json_type(field.type) for field in self._wanted})
+        self._item = make_object_schema({field.name: _json_type(field.type) for field in self._wanted})
         self._system = f"{_SYSTEM} The fields: {', '.join(f'{f.name} ({f.type})' for f in self._wanted)}."
 
     async def fetch(self, keys: pa.RecordBatch) -> Answered:
@@ -104,7 +104,7 @@ def _json_type(kind: pa.DataType) -> dict[str, Any]:
         return {"type": ["array", "null"], "items": _json_type(kind.value_type)}
     if t.is_struct(kind):
         fields = {field.name: _json_type(field.type) for field in kind.fields}
-        return {**object_schema(fields), "type": ["object", "null"]}
+        return {**make_object_schema(fields), "type": ["object", "null"]}
     if t.is_map(kind):
         return {"type": ["object", "null"], "additionalProperties": _json_type(kind.item_type)}
     if t.is_decimal(kind):

@@ -171,5 +171,5 @@ def _ordered(graph: JoinGraph) -> Iterator[tuple[type[exp.Expr], Shifted | None,
                 if isinstance(node, exp.EQ | exp.GT | exp.GTE):
                     yield type(node), right, left
     for pair in graph.inner_keys():
-        a, b = (None if column is None else Shifted(*column) for column in map(graph.column_of, pair))
+        a, b = (None if column is None else Shifted(*column) for column in map(graph.find_column, pair))
         yield from ((exp.EQ, a, b), (exp.EQ, b, a))

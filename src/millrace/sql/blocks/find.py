@@ -154,7 +154,7 @@ def _split(graph: JoinGraph) -> SplitConjuncts:
         conjuncts, translator, lambda alias, node: graph.inputs[alias].condition_text(context, node)
     )
     for pair in graph.inner_keys():
-        equality = graph.equality(*map(graph.column_of, pair))
+        equality = graph.equality(*map(graph.find_column, pair))
         if equality is not None:
             split.equalities.append(equality)
         else:

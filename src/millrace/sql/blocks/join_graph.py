@@ -126,7 +126,7 @@ class JoinInput:
         """Its columns, and those that are computed."""
         return (*self.columns, *(column.field for column in self.computed))
 
-    def column_of(self, attribute: Attribute) -> AliasedField | None:
+    def find_column(self, attribute: Attribute) -> AliasedField | None:
         """Return the alias and the column that an attribute is, None if it is no column of it."""
         owned = attribute.relation is self.relation
         return (self.alias, self.columns[attribute.sources[0][1]]) if owned else None
@@ -286,14 +286,14 @@ class JoinGraph:
         """All of its relations that a block takes, or may."""
         return [*self.inputs.values(), *self.outer.values()]
 
-    def column_of(self, attribute: Attribute) -> AliasedField | None:
+    def find_column(self, attribute: Attribute) -> AliasedField | None:
         """Return the alias and the column that an attribute is, None if it is no column of an input."""
-        return next(filter(None, (owner.column_of(attribute) for owner in self.taken)), None)
+        return next(filter(None, (owner.find_column(attribute) for owner in self.taken)), None)
 
     def column(self, name: exp.Column) -> AliasedField | None:
         """Return the alias and the column that a name means, None if it means anything else."""
         attribute = self.context.names.attribute(name)
-        return None if attribute is None else self.column_of(attribute)
+        return None if attribute is None else self.find_column(attribute)
 
     def reads(self, node: exp.Expr) -> tuple[frozenset[str], frozenset[int]]:
         """Return the inputs that a condition reads, and the numbers of other steps that it reads.

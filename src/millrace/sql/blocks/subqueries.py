@@ -289,7 +289,7 @@ class _Finder:
         inner = _Relation(self._context, relation, self._aliases, step.terms, number, nullable=step.is_left)
         keys = []
         for a, b in self._context.names.keys_of(step):
-            outer, own = self._graph.column_of(a), inner.input.column_of(b)
+            outer, own = self._graph.find_column(a), inner.input.find_column(b)
             if outer is None or outer[0] not in self._group or own is None:
                 raise Unsupported("USING over columns that are not the block's")
             keys.append(self._key(outer, own))
@@ -480,7 +480,7 @@ class _Relation:
     def column(self, node: exp.Column) -> AliasedField | None:
         """Return its column that a name means, None if it means anything else."""
         attribute = self._context.names.attribute(node)
-        return None if attribute is None else self.input.column_of(attribute)
+        return None if attribute is None else self.input.find_column(attribute)
 
     def bind(self, keys: Sequence[Compare]) -> tuple[str, ...]:
         """Choose the index of a lookup table that keys give values to; return its bind columns.
