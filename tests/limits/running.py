@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from millrace.limits.answers import Claims, Keys
 from millrace.limits.chunk import Chunk, Failure
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
@@ -153,3 +154,15 @@ async def look_up(client: Client, keys: list[bytes], calls: Calls) -> set[bytes]
         await hear(await client.notification())
     assert got | failed == set(keys) and not got & failed
     return got
+
+
+def watch_claims(monkeypatch: pytest.MonkeyPatch) -> Counter[bytes]:
+    """Return what will have the keys that clients are asking when their connections end."""
+    under_way, drop = Counter[bytes](), Claims.drop
+
+    def counted(claims: Claims, owner: int) -> Keys:
+        under_way.update(claims.of(owner))
+        return drop(claims, owner)
+
+    monkeypatch.setattr(Claims, "drop", counted)
+    return under_way

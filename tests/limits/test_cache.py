@@ -36,7 +36,7 @@ from millrace.limits.registration import Registration
 from millrace.lookups.threads import within
 from tests.gate import sampled
 from tests.limits import running
-from tests.limits.running import PATIENCE, Calls, found, keys_of, rows_of, run
+from tests.limits.running import PATIENCE, Calls, found, keys_of, rows_of, run, watch_claims
 from tests.session import wait_for
 
 KEYS = keys_of(50)
@@ -506,18 +506,6 @@ def test_no_fault_of_disk_or_network_makes_anybody_wait_for_ever(seeds, tmp_path
     """
     ended, failed = run_with_faults(seeds, tmp_path, monkeypatch)
     assert ended and failed
-
-
-def watch_claims(monkeypatch: pytest.MonkeyPatch) -> Counter[bytes]:
-    """Return what will have the keys that clients are asking when their connections end."""
-    under_way, drop = Counter[bytes](), answers.Claims.drop
-
-    def counted(claims: answers.Claims, owner: int) -> answers.Keys:
-        under_way.update(claims.of(owner))
-        return drop(claims, owner)
-
-    monkeypatch.setattr(answers.Claims, "drop", counted)
-    return under_way
 
 
 def run_with_faults(seeds: Iterable[int], folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
