@@ -7,6 +7,7 @@ import inspect
 import multiprocessing
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -33,22 +34,18 @@ def run(work: Awaitable[Any], seconds: float = PATIENCE) -> Any:
     return asyncio.run(limited())
 
 
-class Clients:
-    """Makes clients of a coordinator, which leave when the test is over."""
+class Clients(AsyncExitStack):
+    """Makes clients of a coordinator, which leave when the test is over; those that have left stay away."""
 
     def __init__(self, coordinator: Coordinator) -> None:
+        super().__init__()
         self._coordinator = coordinator
-        self._made: list[Client] = []
 
     async def __call__(self, *namespaces: str) -> list[Client]:
         made = [await Client.connect(self._coordinator.address, each) for each in namespaces]
-        self._made += made
+        for client in made:
+            self.push_async_callback(client.close)
         return made
-
-    async def close(self) -> None:
-        """Let all of them leave; those that have left stay away."""
-        for client in self._made:
-            await client.close()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -58,12 +55,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
 
     async def test() -> None:
-        try:
+        async with pyfuncitem.funcargs.get("clients", nullcontext()):
             await pyfuncitem.obj(**given)
-        finally:
-            for each in pyfuncitem.funcargs.values():
-                if isinstance(each, Clients):
-                    await each.close()
 
     run(test(), 3 * PATIENCE)  # it may start processes
     return True

@@ -199,7 +199,7 @@ async def test_the_coordinator_writes_to_the_cache(coordinator, clients, tmp_pat
     client.settle(rows_of(KEYS[25:]))
     await client.claim(KEYS[:1])
     await asyncio.to_thread(coordinator.close)
-    await clients.close()
+    await clients.aclose()
     assert await look_up(offer(cache), calendar) == ([], EVERY_ROW)
 
 
@@ -220,7 +220,7 @@ async def test_a_file_that_others_write_holds_up_its_lookup_alone(coordinator, c
     assert len(found(await again)) == len(KEYS)
     assert counted(cache)[1] == 10 + len(KEYS)
     other.close()
-    await clients.close()
+    await clients.aclose()
     assert (await look_up(offer(cache, fingerprint="e" * 32), calendar))[0] == []
 
 
@@ -421,7 +421,7 @@ async def test_an_error_beside_the_disk_ends_the_lookup(coordinator, clients, mo
     for wait in (other.notification, lambda: one.claim(KEYS[5:])):
         with pytest.raises(ExecutionError, match=f"'names'.*{error}"):
             await wait()
-    await clients.close()
+    await clients.aclose()
     monkeypatch.undo()
     assert within(PATIENCE, partial(coordinator.failed, "run")) == []
     within(PATIENCE, partial(coordinator.progress, "run"))
