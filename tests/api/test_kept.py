@@ -275,8 +275,8 @@ SELECT a.id, r.v, a.v AS low FROM a JOIN r ON a.id = r.id) SELECT b.*, a.v FROM 
 WHERE EXISTS (WITH l AS (SELECT key FROM r WHERE key > 1) SELECT * FROM l WHERE l.key = r.key)""", 1),
     ("WITH w AS (SELECT * FROM l) SELECT w.id, r.v FROM w TABLESAMPLE (100 PERCENT) JOIN r USING (id)", 2),
     ("WITH a AS (SELECT l.* FROM l JOIN r USING (id)), " + ", ".join(
-        f"{new} AS (SELECT x.* FROM {old} x JOIN {old} y USING (id))" for old, new in pairwise("abcdefg")
-    ) + " SELECT id FROM g", 2),
+        f"{new} AS (SELECT x.* FROM {old} x JOIN {old} y USING (id))" for old, new in pairwise("abcdef")
+    ) + " SELECT id FROM f", 2),
 )  # fmt: skip
 
 

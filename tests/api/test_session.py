@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.functions import udf
 
 import millrace
-from millrace.errors import InputError, OptionError, PredicateError, QueryError
+from millrace.errors import InputError, OptionError, QueryError
 from tests.sql.compare import bag, taken
 
 TEXT = "select a.id, b.v from a join b on a.id = b.id where a.k > :low"
@@ -116,7 +116,6 @@ def test_the_session_is_that_of_a_dataframe(spark):
         ("table c", {"tables": {"c": "x/y.csv"}}, InputError, r"there is no .*/x/y\.csv: expected a file"),
         ("table c", {"tables": {"c": "x/y.xml"}}, InputError, "no table by its name"),
         ("table c", {"tables": {"c": "~/no/such.parquet"}}, InputError, "there is no /"),
-        ("select 1", {"predicates": {"p": len}}, PredicateError, "no predicate"),
     ],
 )
 def test_wrong_arguments_are_named(spark, text, given, kind, problem):

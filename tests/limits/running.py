@@ -7,11 +7,13 @@ import inspect
 import multiprocessing
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, nullcontext
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from millrace.limits.answers import Claims, Keys
 from millrace.limits.chunk import Chunk, Failure
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
@@ -32,22 +34,18 @@ def run(work: Awaitable[Any], seconds: float = PATIENCE) -> Any:
     return asyncio.run(limited())
 
 
-class Clients:
-    """Makes clients of a coordinator, which leave when the test is over."""
+class Clients(AsyncExitStack):
+    """Makes clients of a coordinator, which leave when the test is over; those that have left stay away."""
 
     def __init__(self, coordinator: Coordinator) -> None:
+        super().__init__()
         self._coordinator = coordinator
-        self._made: list[Client] = []
 
     async def __call__(self, *namespaces: str) -> list[Client]:
         made = [await Client.connect(self._coordinator.address, each) for each in namespaces]
-        self._made += made
+        for client in made:
+            self.push_async_callback(client.close)
         return made
-
-    async def close(self) -> None:
-        """Let all of them leave; those that have left stay away."""
-        for client in self._made:
-            await client.close()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -57,12 +55,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
 
     async def test() -> None:
-        try:
+        async with pyfuncitem.funcargs.get("clients", nullcontext()):
             await pyfuncitem.obj(**given)
-        finally:
-            for each in pyfuncitem.funcargs.values():
-                if isinstance(each, Clients):
-                    await each.close()
 
     run(test(), 3 * PATIENCE)  # it may start processes
     return True
@@ -153,3 +147,15 @@ async def look_up(client: Client, keys: list[bytes], calls: Calls) -> set[bytes]
         await hear(await client.notification())
     assert got | failed == set(keys) and not got & failed
     return got
+
+
+def watch_claims(monkeypatch: pytest.MonkeyPatch) -> Counter[bytes]:
+    """Return what will have the keys that clients are asking when their connections end."""
+    under_way, drop = Counter[bytes](), Claims.drop
+
+    def counted(claims: Claims, owner: int) -> Keys:
+        under_way.update(claims.of(owner))
+        return drop(claims, owner)
+
+    monkeypatch.setattr(Claims, "drop", counted)
+    return under_way

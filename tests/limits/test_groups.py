@@ -51,7 +51,7 @@ async def test_all_queries_have_one_cap_and_one_budget(coordinator, clients, mon
     results = await asyncio.gather(*asking, return_exceptions=True)
     assert sum(isinstance(each, BudgetError) for each in results) == 3
     async with alone.permit():
-        await clients.close()
+        await clients.aclose()
     for number in range(5):
         coordinator.register(f"other{number}", [Registration("names", 1)])
         (other,) = await clients(f"other{number}/0/0")

@@ -111,16 +111,10 @@ def asked(s, i, p, _):
 
 
 PIPELINES = {
-    "star": star,
-    "itself": of_itself,
-    "windowed": windowed,
-    "nested": nested,
-    "unions": of_unions,
-    "preserved": preserved,
-    "twice": twice,
-    "cleaned": cleaned,
-    "dated": dated,
-    "asked": asked,
+    **{
+        each.__name__: each
+        for each in (star, of_itself, windowed, nested, of_unions, preserved, twice, cleaned, dated, asked)
+    },
     "from csv": lambda s, i, p, c: c.join(i, "item").groupBy("kind", "n").agg(sf.min("day")),
     "exists": lambda s, i, p, _: s.join(i.where("kind = 'a'"), "item", "semi").join(p, "who", "anti"),
     "both sides": lambda s, i, p, _: s.join(p, "who").join(i, "item", "full").groupBy("kind").count(),

@@ -152,12 +152,7 @@ def test_a_self_join_by_one_key_is_read_and_sent_once(spark, tmp_path, text, opt
     rows = [(None if n % 11 == 0 else n % 23, n % 7, n % 5, n) for n in range(150)]
     table = pa.table([pa.array(each, pa.int64()) for each in zip(*rows, strict=True)], ["k", "v", "w", "i"])
     pq.write_table(table, path, row_group_size=40)
-    (block,) = millrace.query(text, spark=spark, tables={"t": path}, options={"take_all": True}).blocks
-    run = execute(spark, block, Options.of({"placement": "hypercube", **options}))
-    with duckdb.connect() as database:
-        database.execute(f"CREATE VIEW t AS FROM '{path}'")
-        expected = Counter(database.execute(text).fetchall())
-    assert Counter(map(tuple, run.frame.collect())) == expected
+    block, run = check_a_self_join(spark, path, text, options)
     figures = run.reports.figures()
     cuts = {m.name for f in figures for m in f.modules if m.name.startswith("Cut(")}
     assert len(cuts) == times
@@ -192,12 +187,15 @@ def self_joins(draw) -> str:
     return f"SELECT {columns} FROM {', '.join(f't {role}' for role in roles)} WHERE {' AND '.join(where)}"
 
 
-def check_a_self_join(spark, path: str, text: str) -> None:
+def check_a_self_join(spark, path: str, text: str, options: dict):
+    """Return the block of a text and its run with options; the rows are DuckDB's."""
     (block,) = millrace.query(text, spark=spark, tables={"t": path}, options={"take_all": True}).blocks
-    found = execute(spark, block, Options(placement="hypercube", cells=3)).frame.collect()
+    run = execute(spark, block, Options.of({"placement": "hypercube", **options}))
     with duckdb.connect() as database:
         database.execute(f"CREATE VIEW t AS FROM '{path}'")
-        assert Counter(map(tuple, found)) == Counter(database.execute(text).fetchall()), text
+        expected = Counter(database.execute(text).fetchall())
+    assert Counter(map(tuple, run.frame.collect())) == expected, text
+    return block, run
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +214,7 @@ def self_joined(tmp_path_factory) -> str:
 @given(self_joins())
 def test_roles_with_filters_of_their_own_give_duckdbs_rows(spark, self_joined, text):
     """Rows that several roles have, one role or none; nulls are unknown to every filter."""
-    check_a_self_join(spark, self_joined, text)
+    check_a_self_join(spark, self_joined, text, {"cells": 3})
 
 
 @pytest.mark.broken_rule
@@ -231,7 +229,7 @@ def test_a_row_that_goes_to_the_other_role_or_to_one_of_both_is_noticed(
     monkeypatch.setattr("millrace.spark.execute.Roles", make)
     text = "SELECT a.v, b.v FROM t a, t b WHERE a.k = b.k AND a.v > 2 AND b.v < 5"
     with pytest.raises(AssertionError):
-        check_a_self_join(spark, self_joined, text)
+        check_a_self_join(spark, self_joined, text, {"cells": 3})
 
 
 def test_a_set_is_not_split(spark, tmp_path):

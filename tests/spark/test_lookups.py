@@ -138,21 +138,6 @@ def test_faults_that_stay_fail_the_query_and_say_why(spark, shop, fault, says) -
     assert (failed["lookup"], json.loads(failed["key"])) == ("p", {"k": 5})
 
 
-@pytest.mark.parametrize("on_error", ["skip", "null"])
-def test_keys_that_fail_are_skipped_or_null_and_listed(spark, shop, on_error) -> None:
-    """They have no rows, or one of nulls, and stand in the table."""
-    bad = {1, 2, 39}
-    shop.behave = lambda key, _: "418" if key in bad else "ok"
-    query = ask(spark, shop, on_error=on_error)
-    lost = [n for n, _ in expected() if n % KEYS in bad]
-    kept = [row for row in expected() if row[0] not in lost]
-    nulls = [(n, None) for n in lost] if on_error == "null" else []
-    assert sorted(map(tuple, query.df.collect()), key=lambda row: row[0]) == sorted(kept + nulls)
-    failed = query.failed_keys().to_pylist()
-    assert sorted(json.loads(each["key"])["k"] for each in failed) == sorted(bad)
-    assert {each["error"] for each in failed} == {"HTTP 418"}
-
-
 def test_an_estimate_asks_for_a_sample_that_the_cache_keeps(spark, shop, tmp_path) -> None:
     """Distinct keys are counted, a sample of them asked for once, and limits, prices and failures told."""
     shop.latency = 0.01

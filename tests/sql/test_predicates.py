@@ -92,15 +92,6 @@ def test_a_predicate_of_a_join_is_asked_once_a_row(spark):
     assert calls.value <= 50
 
 
-def test_what_another_predicate_rejects_does_not_raise(spark, views):
-    """An exception for a row that another predicate rejects never surfaces; any other does."""
-    names = {"fragile": udf(lambda x: 1 // (x - 1) >= 0, BOOLEAN), "above": above}
-    found = called(spark, views, "select id from a where fragile(id) and above(id)", names)
-    assert bag(found.df) == bag(spark.sql("select id from a where id > 1"))
-    with pytest.raises(Exception, match="predicate 'fragile' raised ZeroDivisionError"):
-        called(spark, views, "select id from a where id = 1 and fragile(id)", names).df.collect()
-
-
 def test_on_error_null_holds_wherever_spark_calls(spark, views):
     """A raising row's truth is null in a condition of its own and inside an expression, for every kind."""
     functions = {

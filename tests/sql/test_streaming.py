@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from itertools import islice, permutations
+from itertools import islice, permutations, product
 
 import pyarrow as pa
 import pytest
@@ -101,22 +101,10 @@ WISHES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("seed", "options"),
-    sampled(
-        [
-            (seed, options)
-            for seed in range(3)
-            for options in (
-                {},
-                {"placement": "hypercube"},
-                {"online": True},
-                {"policy": "random"},
-            )
-        ],
-        every=3,
-    ),
-)
+PLACES = ({}, {"placement": "hypercube"}, {"online": True}, {"policy": "random"})
+
+
+@pytest.mark.parametrize(("seed", "options"), sampled(product(range(3), PLACES), every=3))
 def test_a_preference_changes_no_rows(spark, shop, seed, options):
     """Whatever is wanted first, and whatever is wanted later, while the query runs."""
     draw = random.Random(seed)
