@@ -6,7 +6,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -17,10 +16,10 @@ from millrace.limits.codec import frame
 from millrace.limits.coordinator import Coordinator
 from millrace.limits.messages import EARLY, Batch, EarlyRows, JoinStream, Start
 from millrace.spark.results import DriverServer, ResultsSink
-from tests.limits.running import PATIENCE
+from tests.limits.running import PATIENCE, SPAWN
 from tests.limits.test_server import raw
-
-SCHEMA = pa.schema([("partition", pa.int64()), ("v", pa.float64())])
+from tests.spark.results import tasks
+from tests.spark.results.tasks import SCHEMA, batch_of
 
 
 @pytest.fixture
@@ -34,12 +33,6 @@ def server():
 def stream(server):
     with server.open(SCHEMA) as opened:
         yield opened
-
-
-def batch_of(partition: int, order: int, size: int = 1000) -> pa.RecordBatch:
-    """A partition's rows, in one of many orders: the same multiset, with many rows that are equal."""
-    values = np.random.default_rng(order).permutation(np.arange(size) % 77 / 2)
-    return pa.RecordBatch.from_arrays([pa.array(np.full(size, partition)), pa.array(values)], schema=SCHEMA)
 
 
 def sink_of(stream, partition: int, attempt: int = 0) -> ResultsSink:
@@ -71,11 +64,16 @@ def test_rows_come_while_the_tasks_run(stream):
 
 
 def test_a_killed_task_is_run_again_without_a_row_twice(stream):
-    """It is gone without a word after some rows: the next attempt gives only the others, in its own order."""
-    send(stream, 5, batch_of(5, 1).slice(0, 400), commit=False)
+    """kill -9 after some rows have come: the next attempt gives only the others, in its own order."""
+    ours, theirs = SPAWN.Pipe()
+    victim = SPAWN.Process(target=tasks.send_part, args=(stream.address, stream.id, 5, 400, theirs))
+    victim.start()
+    assert ours.poll(PATIENCE) and ours.recv() == 400
     first = next(stream)
     assert first.num_rows == 400
-    send(stream, 5, batch_of(5, 2).slice(0, 700), attempt=1, commit=False)
+    victim.kill()
+    victim.join(PATIENCE)
+    send(stream, 5, batch_of(5, 2).slice(0, 700), attempt=1, commit=False)  # dies as well
     send(stream, 5, *(batch_of(5, 3).slice(low, 90) for low in range(0, 1000, 90)), attempt=3)
     stream.finish()
     assert rows([first, *stream]) == rows([batch_of(5, 0)])
