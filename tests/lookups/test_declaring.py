@@ -40,10 +40,6 @@ def table(**given):
     return millrace.lookup(**{"name": "p", "schema": TEXT, "bind": ["sku"], "via": VIA, **given})
 
 
-def ranged(between, **given):
-    return table(between=between, **given)
-
-
 def asking(**given):
     return millrace.models.filter(**{"question": "Is {x}?", "model": "m", "base_url": "http://h/v1", **given})
 
@@ -130,16 +126,16 @@ def test_each_set_of_bind_columns_is_an_index():
         (lambda: table(schema="sku string, k int, x map<int,int>", bind=[["sku"], ["k"]]), "several indexes"),
         (lambda: table(on_error="ignore"), "on_error is 'ignore': there is 'fail', 'null', 'skip'"),
         (lambda: table(cache=""), "cache is ''"),
-        (lambda: ranged("k"), "between is 'k': expected a list of one column, such as ['t']"),
-        (lambda: ranged(["kk"]), "between has 'kk', which is no column: did you mean 'k'?"),
-        (lambda: ranged(["price"]), "of type double, which sources order in different ways"),
-        (lambda: ranged(["K"], bind=["sku", "k"]), "and so has bind; expected one"),
-        (lambda: ranged(["k"], schema="sku string, k int, `K.High` int"), "'k.high', an end of its"),
-        (lambda: ranged(["k"], scan="p.parquet"), "beside a scan or several lists of bind columns"),
-        (lambda: ranged(["k"], bind=[["sku"], ["day"]]), "beside a scan or several lists of bind columns"),
-        (lambda: ranged(["k"], on_error="null"), "a row of nulls lies in no interval"),
-        (lambda: ranged(["k"], via=millrace.function(find, batch=2)), "the source batch=2: it could return"),
-        (lambda: ranged(["k"], via=http(URL)), "lacks the bind column 'k.low': put {k.low}"),
+        (lambda: table(between="k"), "between is 'k': expected a list of one column, such as ['t']"),
+        (lambda: table(between=["kk"]), "between has 'kk', which is no column: did you mean 'k'?"),
+        (lambda: table(between=["price"]), "of type double, which sources order in different ways"),
+        (lambda: table(between=["K"], bind=["sku", "k"]), "and so has bind; expected one"),
+        (lambda: table(between=["k"], schema="sku string, k int, `K.High` int"), "'k.high', an end"),
+        (lambda: table(between=["k"], scan="p.parquet"), "beside a scan or several lists"),
+        (lambda: table(between=["k"], bind=[["sku"], ["day"]]), "beside a scan or several lists"),
+        (lambda: table(between=["k"], on_error="null"), "a row of nulls lies in no interval"),
+        (lambda: table(between=["k"], via=millrace.function(find, batch=2)), "the source batch=2"),
+        (lambda: table(between=["k"], via=http(URL)), "lacks the bind column 'k.low': put {k.low}"),
         (lambda: table(ttl=5), "ttl is given without cache"),
         *((lambda ttl=ttl: table(cache="c", ttl=ttl), f"ttl is {ttl}: expected seconds") for ttl in TTLS),
         (lambda: http(""), "expected a text"),
