@@ -461,12 +461,13 @@ def refusal(
     text += f" ({why})" if why else ""
     node, table = left[0]
     alias = node.alias or node.name
-    first = f"{alias}.{table.bind[0][0]}"
     if between := table.indexes[0].between:
-        text += (
-            f". An interval is {alias}.{between} BETWEEN … AND …, or two comparisons, with columns "
-            "of other relations or constants, cast to its type where they have another"
+        return InputError(
+            f"{text}. What would work: {alias}.{between} BETWEEN … AND …, or two comparisons, with columns "
+            f"of other relations or constants, all of the type of {alias}.{between}: cast those of another; "
+            "and equalities for bind columns"
         )
+    first = f"{alias}.{table.bind[0][0]}"
     return InputError(
         f"{text}. What would work: an equality with what another relation has (… = {first}, of a type that "
         f"compares without a cast of {first}), as a condition of its own in ON or WHERE; constants "

@@ -85,8 +85,8 @@ with x as (select n, listagg(sku) s from o group by n) select x.n from x left an
 -- needs values for (metrics.host, an interval of metrics.at)
 select * from metrics where host = 'a'
 
--- An interval is m.at BETWEEN … AND …, or two comparisons
+-- What would work: m.at BETWEEN … AND …, or two comparisons
 select e.id from events e join metrics m on m.host = e.host and m.at >= e.since
 
--- cast to its type where they have another
+-- all of the type of t.n: cast those of another
 select e.id from events e join ticks t on t.n between e.low and e.high + 0.5
