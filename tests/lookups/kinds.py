@@ -154,7 +154,10 @@ def _called(rows: list[Row], bound: tuple[str, ...], *, hangs: bool, later: bool
 
 
 def keys_of(schema: pa.Schema, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(rows, pa.schema([schema.field(name) for name in columns]))
+    kinds = [
+        (name, schema.field(name.partition(".")[0]).type) for name in columns
+    ]  # ends have their column's
+    return pa.RecordBatch.from_pylist(rows, pa.schema(kinds))
 
 
 async def fetched(source, schema, columns, keys, secrets: Secrets | None = None) -> pa.RecordBatch:

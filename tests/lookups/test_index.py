@@ -124,8 +124,10 @@ class Lookups:
         self.loop.close()
 
     def index(self, name: str, columns, source: TableSource, on_error: OnError = "fail") -> LookupIndex:
-        spec = IndexSpec(name, columns, source.table.schema, source, on_error)
-        connect = self._connect(name, spec.registration(Secrets()))
+        return self.of(IndexSpec(name, columns, source.table.schema, source, on_error))
+
+    def of(self, spec: IndexSpec) -> LookupIndex:
+        connect = self._connect(spec.name, spec.registration(Secrets()))
         return LookupIndex(spec, lambda rows: rows, self.loop, connect, WallClock())
 
     def scan(self, name: str, source: TableSource, *, again: bool = False) -> LookupScan:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import millrace
 from tests.sql import cases
 
@@ -23,6 +25,32 @@ ORDERS = [
 ]
 PRICE_COLUMNS = "sku string, price double, region string, k int"
 CAT_COLUMNS = "k int, name string, nxt string"
+
+
+METRIC_COLUMNS = "host string, at timestamp, n bigint, v int"
+EVENT_COLUMNS = "id int, host string, since timestamp, until timestamp, low int, high bigint"
+
+
+def _at(minute):
+    return None if minute is None else dt.datetime(2024, 1, 1, 10, minute, tzinfo=dt.UTC)
+
+
+METRICS = [("a", _at(n), n, v) for v, n in enumerate((0, 5, 5, 9, 10, 59, None))]
+METRICS += [("b", _at(5), 5, 7), ("c", _at(0), 0, 8), (None, _at(5), 5, 9)]
+INTERVALS = [("a", 0, 5), ("a", 5, 10), ("a", 5, 5), ("a", 9, 2), ("a", None, 9), ("a", 5, 10)]
+INTERVALS += [("b", 0, 59), (None, 0, 9), ("c", 1, 9), ("q", 0, 9)]
+EVENTS = [(id_, host, _at(low), _at(high), low, high) for id_, (host, low, high) in enumerate(INTERVALS)]
+
+
+def ranger(place):
+    """Return a function that gives the metrics of a host, if it is given, in an interval of a column."""
+
+    def find(*key):
+        *host, low, high = key
+        known = [row for row in METRICS if row[place] is not None and [*row[: len(host)]] == host]
+        return [row for row in known if low <= row[place] <= high]
+
+    return millrace.function(find)
 
 
 def finder(rows, columns, places):
@@ -57,6 +85,9 @@ def declared(spark):
         "listed": millrace.lookup("listed", PRICE_COLUMNS, ["sku"], by_sku, scan=lister(PRICES * 2)),
         "c": plain(spark)["c"],
         "cats": millrace.lookup("cats", CAT_COLUMNS, ["k"], finder(CATS, CAT_COLUMNS, (0,))),
+        "events": plain(spark)["events"],
+        "metrics": millrace.lookup("metrics", METRIC_COLUMNS, ["host"], ranger(1), between=["at"]),
+        "ticks": millrace.lookup("ticks", METRIC_COLUMNS, [], ranger(2), between=["n"]),
     }
 
 
@@ -64,7 +95,10 @@ def plain(spark):
     prices = spark.createDataFrame(PRICES, PRICE_COLUMNS).coalesce(1)
     orders = spark.createDataFrame(ORDERS, "id int, sku string, region string, n int").coalesce(1)
     cats = spark.createDataFrame(CATS, CAT_COLUMNS).coalesce(1)
+    metrics = spark.createDataFrame(METRICS, METRIC_COLUMNS).coalesce(1)
+    events = spark.createDataFrame(EVENTS, EVENT_COLUMNS).coalesce(1)
     same = {"pairs": prices, "either": prices, "scanned": prices, "listed": prices, "c": cats}
+    same |= {"events": events, "metrics": metrics, "ticks": metrics}
     return {"o": orders, "limited": orders.limit(3), "prices": prices, "cats": cats, **same}
 
 
@@ -72,6 +106,6 @@ def answered():
     """The queries that have an answer, by a name made of their file's and their place."""
     return {
         f"{name}-{number}": text
-        for name in ("bound", "constants", "outer", "nested")
+        for name in ("between", "bound", "constants", "outer", "nested")
         for number, (_, text) in enumerate(cases.read(f"lookups/{name}"))
     }

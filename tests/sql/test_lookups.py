@@ -165,6 +165,15 @@ def test_only_bound_indexes_are_asked(spark, given):
         assert sorted(row.key for row in block.inputs["__key0"].frame.collect()) == keys
 
 
+def test_an_interval_is_asked_for_once(spark, given):
+    """Each that may have rows, not each event, nor all rows of a host; the plan says so."""
+    text = "select m.v from events e join metrics m on m.host = e.host and m.at between e.since and e.until"
+    found = query(text, spark=spark, tables=given)
+    assert "by host, an interval of at via function" in found.explain()
+    wanted = {row[1:4] for row in lookup_tables.EVENTS if None not in row and row[2] <= row[3]}
+    assert found.df.count() and [each.requests for each in found.lookups()] == [len(wanted)]
+
+
 def test_a_left_join_asks_for_what_comes(spark, given):
     """What is joined is read once: a tuple waits for its answers, or for that there are none."""
     text = "select o.id, p.price from o left join prices p on o.sku = p.sku and p.price > 1"

@@ -361,7 +361,7 @@ def _explain_lookup(alias: str, lookup: LookupInput) -> list[str]:
     lines = [f"  {alias} is looked up"]
     for index in lookup.indexes:
         source = index.source
-        text = f"    by {', '.join(index.columns)} via {source.kind}: {source.describe()}; "
+        text = f"    by {index.describe()} via {source.kind}: {source.describe()}; "
         text += source.terms.describe()
         lines.append(f"{text}; on_error={index.on_error}")
         kept = "for ever" if index.ttl is None else f"for {index.ttl:g} s"

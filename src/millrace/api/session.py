@@ -327,6 +327,7 @@ def lookup(
     on_error: Literal["fail", "skip", "null"] = "fail",
     cache: str | Path | None = None,
     ttl: float | None = None,
+    between: Sequence[str] | None = None,
 ) -> LookupTable:
     """Declare a table whose rows are got by asking for keys, to be joined in :func:`sql` like any other.
 
@@ -356,6 +357,10 @@ def lookup(
             fails the query, ``"skip"`` gives it no rows, ``"null"`` one row with nulls beside the key.
         cache: A folder, or a file that ends in ``.sqlite``, in which answers outlive the run.
         ttl: Seconds for which they do; None for ever.
+        between: A column of which an interval is sent, in a list; an integer, date or timestamp. A query
+            gives both ends by BETWEEN or comparisons in its type. Sources get them behind the bind columns
+            (``{t.low}`` and ``{t.high}`` in templates), and return the rows from one to the other, these
+            included. ``bind`` may be empty then.
 
     Raises:
         InputError: A column, source or scan cannot be used.
@@ -366,7 +371,7 @@ def lookup(
             schema = arrow_schema(schema)
         except UnsupportedType as error:
             raise InputError(f"lookup table {name!r}: {error}") from None
-    return table_of(name, schema_of(name, schema), bind, via, scan, on_error, cache, ttl)
+    return table_of(name, schema_of(name, schema), bind, via, scan, on_error, cache, ttl, between)
 
 
 def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,10 +4,11 @@
 
     schema = "sku string, price double"
     bind = ["sku"]                       # or [["sku"], ["ean"]], with [[http]] once for each
-    on_error = "skip"                    # these four as in millrace.lookup
+    on_error = "skip"                    # these five as in millrace.lookup
     cache = "prices.sqlite"
     ttl = 3600
     scan = "prices.parquet"
+    between = ["day"]                    # not beside scan
 
     [http]                               # or [database]; the settings of millrace.http, millrace.database
     url = "https://api.example/price/{sku}"
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _KINDS: dict[str, Callable[..., Source]] = {"http": http, "database": database}
 _NEEDED = ("schema", "bind")
-_SETTINGS = (*_NEEDED, "on_error", "cache", "ttl", "scan")
+_SETTINGS = (*_NEEDED, "on_error", "cache", "ttl", "scan", "between")
 
 
 def lookup_from(name: str, path: str) -> LookupTable:

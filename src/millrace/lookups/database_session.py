@@ -31,7 +31,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 from millrace.errors import InputError, MillraceError, SetupError, near
 from millrace.limits.secrets import NAME, Secrets
 from millrace.lookups.rows import RowReader
-from millrace.lookups.source import Refused, shortened
+from millrace.lookups.source import Refused, ends_of, shortened
 from millrace.lookups.threads import Threads, within
 from millrace.lookups.values import Rules, Unfit
 
@@ -102,17 +102,21 @@ class DatabaseSession:
         self._reader = RowReader(schema, columns, Rules(native=True, scrub=self._secrets.scrub))
         self._dialect = self._engine.dialect.name
         self._threads = Threads(f"database {source.table}")
+        bound = [name for name in columns if name in schema.names]
+        ranged = [name for name in schema.names if {*ends_of(name)} <= {*columns}]
         self._bound: list[sa.ColumnClause[Any]] = [
-            sa.column(source.names.get(name, name)) for name in columns
+            sa.column(source.names.get(name, name)) for name in (*bound, *ranged)
         ]
+        self._is_ranged = bool(ranged)
         wanted: list[sa.Label[Any]] = [
             sa.column(source.names.get(name, name)).label(name) for name in schema.names
         ]
         self._select = sa.select(*wanted).select_from(sa.table(source.table, schema=source.schema))
-        # SQLite takes no more parameters, and times have several spellings.
-        times = sum(pa.types.is_timestamp(schema.field(name).type) for name in columns)
+        # SQLite takes no more parameters, nor deeper conditions, and times have several spellings.
+        times = sum(pa.types.is_timestamp(schema.field(name).type) for name in bound)
         is_sqlite = self._dialect == "sqlite"
-        self._most_keys = max(1, 32_000 // (6**times * max(1, len(columns)))) if is_sqlite else sys.maxsize
+        most = 900 if ranged else 32_000 // max(1, len(columns))
+        self._most_keys = max(1, most // 6**times) if is_sqlite else sys.maxsize
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
 
@@ -121,6 +125,9 @@ class DatabaseSession:
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close_unused())
         most = self._source.max_rows
+        if self._is_ranged and keys.num_rows > self._most_keys:  # of two statements a row would come twice
+            said = f"SQLite takes {self._most_keys} such keys at once: give batch={self._most_keys}"
+            raise Refused("too many keys", f"{self._source.describe()}: {said}")
         rows: list[Any] = []
         for first in range(0, keys.num_rows, self._most_keys):
             statement, parameters = self._statement(keys.slice(first, self._most_keys))
@@ -167,21 +174,25 @@ class DatabaseSession:
         """Return the statement for some keys, of one text whatever their number, and its parameters."""
         values = [keys.column(name).to_pylist() for name in self._columns]
         if self._dialect == "sqlite":
-            values = _spell_keys(values)
+            values = _spell_keys(values, ranged=self._is_ranged)
         if len(values) == 1:
             found: sa.ColumnElement[bool] = self._bound[0].in_(sa.bindparam("keys", expanding=True))
             if self._engine.driver == "psycopg":  # writing hundreds of parameters takes as long as the answer
                 found = self._bound[0] == sa.any_(sa.bindparam("keys"))
             return self._select.where(found), {"keys": values[0]}
         rows = list(zip(*values, strict=True))
-        if self._dialect in _WITH_TUPLES:
+        if self._dialect in _WITH_TUPLES and not self._is_ranged:
             found = sa.tuple_(*self._bound).in_(sa.bindparam("keys", expanding=True))
             return self._select.where(found), {"keys": rows}
-        each = [
-            sa.and_(*(column == value for column, value in zip(self._bound, row, strict=True)))
-            for row in rows
-        ]
-        return self._select.where(sa.or_(*each)), {}
+        return self._select.where(sa.or_(*map(self._agrees, rows))), {}
+
+    def _agrees(self, key: Sequence[Any]) -> sa.ColumnElement[bool]:
+        """Return whether a row has the values of a key, and lies in its interval."""
+        values = [sa.literal(value, sa.types.NullType()) for value in key]  # the column's type decides
+        *bound, last = self._bound
+        equal = [column == value for column, value in zip(bound, values, strict=False)]
+        end = last.between(values[-2], values[-1]) if self._is_ranged else last == values[-1]
+        return sa.and_(*equal, end)
 
     def _batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
         try:
@@ -338,9 +349,17 @@ def _stop(stop: Callable[[], object], returned: threading.Event) -> None:
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _spell_keys(columns: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """Return keys, by column, as SQLite may have them: it has no times, dates and decimals of its own."""
-    rows = [row for key in zip(*columns, strict=True) for row in product(*map(_spell, key))]
+def _spell_keys(columns: Sequence[Sequence[Any]], *, ranged: bool) -> list[Sequence[Any]]:
+    """Return keys, by column, as SQLite may have them: it has no times, dates and decimals of its own.
+
+    With ``ranged`` the last two are ends: the least spelling of one and the greatest of the other, for as
+    texts all times between are between these, however they are spelled.
+    """
+    spelled = [list(map(_spell, column)) for column in columns]
+    if ranged:
+        spelled[-2] = [[min(low)] for low in spelled[-2]]
+        spelled[-1] = [[max(high)] for high in spelled[-1]]
+    rows = [row for key in zip(*spelled, strict=True) for row in product(*key)]
     return list(zip(*rows, strict=True))
 
 

@@ -21,14 +21,13 @@ from millrace.engine.access.modules import Answer
 from millrace.engine.arrays import joined
 from millrace.engine.figures import ModuleFigures
 from millrace.errors import ExecutionError
-from millrace.limits import codec
 from millrace.limits.chunk import Chunk, Failure, digest
 from millrace.limits.client import Client
 from millrace.limits.clock import Clock
 from millrace.limits.fetcher import Connect, Fetcher, News
 from millrace.limits.request import Refused
 from millrace.limits.secrets import Secrets
-from millrace.lookups.bindings import grouped, narrowed
+from millrace.lookups.bindings import check_size, grouped, in_intervals, narrowed
 from millrace.lookups.loop import Loop
 from millrace.lookups.table import IndexSpec
 
@@ -89,7 +88,7 @@ class LookupIndex:
     def submit(self, bindings: pa.RecordBatch) -> None:
         """Ask for bindings; those that no value of the index's columns can equal are answered at once."""
         self._pending += bindings.num_rows
-        keys, fits = narrowed(bindings, self._spec.keys)
+        keys, fits = narrowed(bindings, self._spec.keys, self._spec.between)
         if not fits.all():
             self._unfit.append(Answer(bindings.filter(pa.array(~fits)), self._keep(self._empty())))
         places = np.flatnonzero(fits)
@@ -207,7 +206,8 @@ class _Session:
     def __init__(self, spec: IndexSpec, secrets: Secrets) -> None:
         self._most_wait = spec.source.terms.max_retry_after
         self._secrets = secrets
-        session = spec.source.open(spec.schema, spec.columns, secrets)
+        self._between = spec.between
+        session = spec.source.open(spec.answered, spec.columns, secrets)
         self.fetch, self.close = session.fetch, session.close
 
     @classmethod
@@ -221,10 +221,10 @@ class _Session:
         return keys.to_pylist()
 
     def rows(self, keys: pa.RecordBatch, answer: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:
+        if self._between:
+            return in_intervals(answer, keys, self._between)
         rows, counts = grouped(answer, keys)
-        if rows.nbytes > codec.LARGEST_ATTACHMENT:
-            said = f"rows of {rows.nbytes:,} bytes: bind more columns, so that a key has fewer"
-            raise Refused("too large", said)
+        check_size(rows.nbytes)
         return rows, counts
 
     def together(self, rows: list[pa.RecordBatch]) -> pa.RecordBatch:

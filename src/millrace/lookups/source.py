@@ -29,6 +29,11 @@ def shortened(text: str, most: int = MOST_SHOWN) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
+def ends_of(column: str) -> tuple[str, str]:
+    """Return what the ends of a column's interval are called, among keys and in templates."""
+    return f"{column}.low", f"{column}.high"
+
+
 def check_mentions(where: str, mentioned: Sequence[str], columns: Sequence[str], place: str) -> None:
     """Raise an InputError where a text mentions other columns than the bind columns, or lacks one.
 
@@ -53,7 +58,8 @@ class Session(Protocol):
         """Ask for the rows of some keys: one attempt, without retries and without waiting for turns.
 
         Args:
-            keys: The bind columns in the schema's types, no nulls, distinct rows, at most ``terms.batch``.
+            keys: The bind columns in the schema's types, and the ends of closed intervals in the types of
+                their columns. No nulls, distinct rows, at most ``terms.batch``.
 
         Returns:
             Rows in exactly the schema of :meth:`Source.open`, or these with what they took. Rows of other
@@ -113,7 +119,8 @@ class Source(Protocol):
 
         Args:
             schema: The lookup's columns.
-            columns: The bind columns; none for a scan.
+            columns: The bind columns, and behind them the ends of intervals (:func:`ends_of`); none for a
+                scan.
             secrets: With a value for each of ``secrets``.
 
         Raises:

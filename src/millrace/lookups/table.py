@@ -22,7 +22,7 @@ from millrace.engine.tuples.keys import is_key_type
 from millrace.errors import ExecutionError, InputError, OptionError, near
 from millrace.limits.registration import Registration
 from millrace.limits.secrets import Secrets
-from millrace.lookups.source import Naming, Source
+from millrace.lookups.source import Naming, Source, ends_of
 
 OnError = Literal["fail", "skip", "null"]
 ON_ERROR: tuple[str, ...] = ("fail", "skip", "null")
@@ -33,12 +33,14 @@ class IndexSpec:
     """An index: bind columns of a lookup table, and the source that is asked with values of them.
 
     Attributes:
-        columns: The bind columns.
-        schema: All columns of the table, in the types of its rows.
+        columns: The bind columns, and behind them the ends of an interval.
+        schema: All columns of the table, in the types of its rows, and the ends of an interval behind them: a
+            row has those that it was asked for by.
         on_error: What a key comes to that cannot be looked up: ``"fail"`` fails the query, ``"skip"`` takes
             it to have no rows, ``"null"`` to have one row whose other columns are null.
         cache: Where rows outlive the job: a folder, or a ``.sqlite`` file; None for nowhere.
         ttl: Seconds for which they do; None for ever.
+        between: The column of which an interval is asked for; empty for none.
     """
 
     name: str
@@ -48,11 +50,32 @@ class IndexSpec:
     on_error: OnError = "fail"
     cache: Path | None = None
     ttl: float | None = None
+    between: str = ""
 
     @property
     def keys(self) -> pa.Schema:
-        """The bind columns with their types."""
+        """What is asked for, with its types."""
         return pa.schema([self.schema.field(column) for column in self.columns])
+
+    @property
+    def bind(self) -> tuple[str, ...]:
+        """The bind columns alone."""
+        return self.columns[:-2] if self.between else self.columns
+
+    @property
+    def ends(self) -> list[pa.Field]:
+        """The ends of its intervals, if it has any."""
+        return [self.schema.field(end) for end in ends_of(self.between)] if self.between else []
+
+    @property
+    def answered(self) -> pa.Schema:
+        """The columns that the source returns."""
+        return pa.schema([field for field in self.schema if field not in self.ends])
+
+    def describe(self, prefix: str = "") -> str:
+        """Return what it is asked for, names behind a prefix: ``host, an interval of t``."""
+        ranged = [f"an interval of {prefix}{self.between}"] if self.between else []
+        return ", ".join([*(prefix + column for column in self.bind), *ranged])
 
     def fingerprint(self, secrets: Secrets) -> str:
         """Return what rows in a cache are known by: they are those of this source, asked for these columns.
@@ -92,7 +115,7 @@ class LookupTable:
 
     @property
     def bind(self) -> tuple[tuple[str, ...], ...]:
-        """The sets of bind columns, as the schema spells them."""
+        """The sets of columns that need values, as the schema spells them, and ends of intervals."""
         return tuple(index.columns for index in self.indexes)
 
     @property
@@ -119,7 +142,7 @@ class LookupTable:
 
     def needs(self, alias: str) -> str:
         """Return the columns that need values, by a relation's name: ``(p.x, p.y) or (p.z)``."""
-        return " or ".join("(" + ", ".join(f"{alias}.{c}" for c in columns) + ")" for columns in self.bind)
+        return " or ".join(f"({index.describe(f'{alias}.')})" for index in self.indexes)
 
 
 def table_of(
@@ -131,6 +154,7 @@ def table_of(
     on_error: str = "fail",
     cache: object = None,
     ttl: object = None,
+    between: object = None,
 ) -> LookupTable:
     """Check a declaration, as :func:`millrace.lookup` explains it; the schema has Arrow types of Spark's.
 
@@ -142,16 +166,22 @@ def table_of(
         raise InputError(f"a lookup table is named {name!r}: expected a text, such as 'prices'")
     where = f"lookup table {name!r}"
     names = _columns(where, schema)
-    sets = _bind_sets(where, bind, schema, names)
+    is_bound = between is None or not isinstance(bind, list | tuple) or bool(bind)
+    sets = _bind_sets(where, bind, schema, names) if is_bound else ((),)
     frame, sources = _scans(where, scan)
     kept = _on_error(where, on_error), _cache(where, cache), _ttl(where, ttl, cache)
+    ranged = "" if between is None else _ranged(where, between, schema, names)
+    ends = [pa.field(end, schema.field(ranged).type) for end in ends_of(ranged)] if ranged else []
     indexes = []
     for columns, source in zip(sets, _sources(where, via, sets), strict=True):
+        asked = (*columns, *(end.name for end in ends))
         if isinstance(source, Naming):
-            source.check_names(columns)
+            source.check_names(asked)
         called = name if len(sets) == 1 else f"{name}({', '.join(columns)})"
-        indexes.append(IndexSpec(called, columns, schema, source, *kept))
+        indexes.append(IndexSpec(called, asked, pa.schema([*schema, *ends]), source, *kept, ranged))
     table = LookupTable(name, schema, tuple(indexes), frame, sources)
+    if ranged:
+        _check_ranged(where, table)
     if table.is_set:
         _check_set(where, schema, table)
     return table
@@ -229,6 +259,44 @@ def _no_key(kind: pa.DataType) -> str | None:
     if t.is_binary(kind):
         return "for bytes have no text form that every source agrees on"
     return None if is_key_type(kind) else "for keys of this type do not exist"
+
+
+def _ranged(where: str, between: object, schema: pa.Schema, names: dict[str, str]) -> str:
+    """Return the column of which intervals are asked for."""
+    if not isinstance(between, list | tuple) or len(between) != 1 or not isinstance(between[0], str):
+        raise InputError(f"{where}: between is {between!r}: expected a list of one column, such as ['t']")
+    column, where = names.get(between[0].lower()), f"{where}: between has {between[0]!r}"
+    if column is None:
+        raise InputError(f"{where}, which is no column: {near(between[0], schema.names)}")
+    kind = schema.field(column).type
+    if not (t.is_signed_integer(kind) or t.is_date(kind) or t.is_timestamp(kind)):
+        raise InputError(
+            f"{where} of type {kind}, which sources order in different ways; expected an integer, date or "
+            "timestamp"
+        )
+    if taken := [end for end in ends_of(column) if end.lower() in names]:
+        raise InputError(f"{where}, but {taken[0]!r}, an end of its intervals, is a column too; rename that")
+    return column
+
+
+def _check_ranged(where: str, table: LookupTable) -> None:
+    """Find what does not go with intervals."""
+    index = table.indexes[0]
+    where, terms = f"{where}: between has {index.between!r}", index.source.terms
+    if index.between in index.bind:
+        raise InputError(f"{where}, and so has bind; expected one: values or intervals are sent")
+    if table.is_set:
+        raise InputError(
+            f"{where} beside a scan or several lists of bind columns; expected one way to get the rows: "
+            "declare another table for the other"
+        )
+    if index.on_error == "null":
+        raise OptionError(f"{where}; a row of nulls lies in no interval: expected on_error 'fail' or 'skip'")
+    if index.source.kind != "database" and terms.batch > 1:
+        raise OptionError(
+            f"{where}, and the source batch={terms.batch}: it could return a row that intervals share "
+            "more than once; expected batch=1"
+        )
 
 
 def _sources(where: str, via: object, sets: tuple[tuple[str, ...], ...]) -> tuple[Source, ...]:

@@ -7,13 +7,24 @@ An index can be asked when each of its bind columns has a value from relations t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from millrace.engine.plan.expressions import And, Column, ColumnRef, Compare, InList, Literal, Or, Predicate
+from millrace.engine.plan.expressions import (
+    And,
+    Column,
+    ColumnRef,
+    Compare,
+    InList,
+    Literal,
+    Or,
+    Predicate,
+    relations_of,
+)
 from millrace.engine.plan.spec import Equality, RelationSpec
+from millrace.lookups.source import ends_of
 from millrace.lookups.table import IndexSpec
 from millrace.spark.block import FrameInput, LookupInput, ParquetInput
 from millrace.sql.blocks.conditions import SplitConjuncts, group_connected
@@ -24,6 +35,9 @@ from millrace.sql.session.tables import Lookup
 from millrace.sql.syntax.parse import Unsupported
 
 _MOST_CONSTANTS = 100_000
+
+_END = {">=": 0, ">": 0, "<=": 1, "<": 1}
+"""Which end of an interval each comparison gives, the lower one first."""
 
 
 @dataclass(eq=False)
@@ -48,20 +62,25 @@ def bind(
     inputs: Sequence[JoinInput],
     others: Sequence[RelationSpec],
     equalities: Sequence[Equality],
+    residuals: Sequence[Predicate],
     filters: Mapping[str, list[Predicate]],
     *,
     scans: bool = True,
 ) -> AccessPlan:
     """Find out how the lookup tables among the relations of a block are reached.
 
-    ``others`` are relations of subqueries. ``filters`` are, per alias, what the block applies to the relation
-    alone. Without ``scans`` no lookup table is scanned. Unsupported where one is bound by nothing.
+    ``others`` are relations of subqueries. ``residuals`` are over several relations; ``filters`` are, per
+    alias, what the block applies to the relation alone. Without ``scans`` no lookup table is scanned.
+    Unsupported where one is bound by nothing.
     """
     lookups = {m.alias: m.lookup for m in inputs if m.lookup is not None}
     plan = AccessPlan(list(equalities))
     if not lookups:
         return plan
+    # Where lookup tables are compared with each other, one of them is asked first.
+    residuals = sorted(residuals, key=lambda each: len(relations_of(each) & lookups.keys()))
     for alias, lookup in lookups.items():
+        plan.equalities += interval_ties(alias, lookup.table.indexes[0], residuals)
         if not lookup.table.is_set:
             _keep_one_type(plan, alias, lookup)
     reached = {join_input.alias for join_input in inputs} | {spec.alias for spec in others}
@@ -103,10 +122,40 @@ def unbound(alias: str, lookup: Lookup) -> str:
     return f"{shown} needs values for {lookup.table.needs(alias)}"
 
 
+def interval_ties(alias: str, index: IndexSpec, predicates: Iterable[Predicate]) -> list[Equality]:
+    """Return what ties the ends of an index's intervals to columns of other relations.
+
+    Intervals are closed, and the first bound of each side is an end: the predicates still judge what comes.
+    """
+    ties: dict[str, Equality] = {}
+    for end, bound in _interval_ends(alias, index, predicates):
+        if isinstance(bound, Column) and bound.ref.relation != alias:
+            ties.setdefault(end, Equality(bound.ref, ColumnRef(alias, end), index.schema.field(end).type))
+    return list(ties.values())
+
+
+def _interval_ends(
+    alias: str, index: IndexSpec, predicates: Iterable[Predicate]
+) -> Iterator[tuple[str, object]]:
+    """Yield ends of an index's intervals, and what predicates, all of which hold, compare there.
+
+    They compare in the column's own type: a source has no others in order.
+    """
+    ref = Column(ColumnRef(alias, index.between))
+    for predicate in predicates if index.between else ():
+        match predicate:
+            case And(arguments):
+                yield from _interval_ends(alias, index, arguments)
+            case Compare(op, left, right, kind) if op in _END and ref in (left, right):
+                if kind == index.schema.field(index.between).type:
+                    place = _END[op] if left == ref else 1 - _END[op]
+                    yield ends_of(index.between)[place], right if left == ref else left
+
+
 def _keep_one_type(plan: AccessPlan, alias: str, lookup: Lookup) -> None:
     """Let each bind column be compared in one type: asked in two, a row could come twice."""
     for column in lookup.table.bind[0]:
-        own = lookup.table.schema.field(column).type
+        own = lookup.table.indexes[0].schema.field(column).type
         ref = ColumnRef(alias, column)
         touching = [e for e in plan.equalities if ref in e.ends]
         kinds = list(dict.fromkeys(e.type for e in touching))
@@ -141,7 +190,7 @@ def _constants(
     bound = (constants for constants in keys if None not in constants.values())
     relations = []
     for place, (column, constants) in enumerate(min(bound, key=len, default={}).items(), number):
-        kind = lookup.table.schema.field(column).type
+        kind = lookup.table.indexes[0].schema.field(column).type
         rows = pa.table({"key": pa.array(constants or (), kind)})
         spec = RelationSpec(f"__key{place}", rows.schema, rows=rows.num_rows)
         equality = Equality(ColumnRef(spec.alias, "key"), ColumnRef(alias, column), kind)
@@ -151,7 +200,11 @@ def _constants(
 
 def constants_of(filters: Sequence[Predicate], ref: ColumnRef, lookup: Lookup) -> list[pa.Scalar] | None:
     """Return distinct values, in the column's type, one of which a row must have; None if any may do."""
-    kind = lookup.table.schema.field(ref.column).type
+    index = lookup.table.indexes[0]
+    kind = index.schema.field(ref.column).type
+    ends = [bound for end, bound in _interval_ends(ref.relation, index, filters) if end == ref.column]
+    if literals := [each.value for each in ends if isinstance(each, Literal)]:
+        return [pa.scalar(value, kind) for value in literals[:1] if value is not None]
     for predicate in filters:
         values = _values(predicate, ref)
         if values is not None and len(values) <= _MOST_CONSTANTS:
@@ -200,7 +253,8 @@ def lookup_rows(
     if table.is_set:
         columns = list(join_input.columns)
     filters = tuple(dict.fromkeys(conjuncts.filters.get(join_input.alias, ())))
-    schema = schema_of(join_input.alias, columns)
+    ends = [end for index in indexes for end in index.ends]
+    schema = pa.schema([*schema_of(join_input.alias, columns), *ends])
     scan: ParquetInput | FrameInput | None = None
     if scans and lookup.parquet is not None:
         scan = ParquetInput(lookup.parquet, tuple(schema.names), filters)

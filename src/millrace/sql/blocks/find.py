@@ -277,7 +277,7 @@ def _plan(graph: JoinGraph, group: list[str], left_joins: OuterJoins, rewriting:
         residuals += [predicate for predicate, _ in semi_joins]
     # What a scan of a lookup table gives would be read again in every micro-batch.
     streams = [alias for alias in graph.streams if alias in group]
-    access = bind(inputs, sets, equalities, conditions.filters, scans=not streams)
+    access = bind(inputs, sets, equalities, conditions.residuals, conditions.filters, scans=not streams)
     equalities, residuals = access.equalities, [*residuals, *access.residuals]
     ends = [ref for equality in equalities for ref in equality.ends]
     output = rewriting.add_output([*inputs, *(relation.input for _, relation in outer)], ends)

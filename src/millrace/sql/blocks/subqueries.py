@@ -46,7 +46,7 @@ from millrace.lookups.table import IndexSpec
 from millrace.spark import task_inputs
 from millrace.spark.block import FrameInput, Input
 from millrace.sql.aggregation import aggregates, is_windowed
-from millrace.sql.blocks.access import constants_of, lookup_rows, unbound
+from millrace.sql.blocks.access import constants_of, interval_ties, lookup_rows, unbound
 from millrace.sql.blocks.conditions import Conjunct, SplitConjuncts, pushable
 from millrace.sql.blocks.join_graph import JoinGraph, JoinInput, schema_of
 from millrace.sql.context import PlanContext
@@ -253,6 +253,9 @@ class _Finder:
         if inner.input.lookup is not None and self._is_filtered_above():
             raise Unsupported("only Spark evaluates conditions that tell which of its rows are needed")
         split, condition = self._split(inner, keys)
+        if condition is not None and inner.input.lookup is not None:
+            ties = interval_ties(inner.alias, inner.input.lookup.table.indexes[0], [condition])
+            split = (*split, *(Compare("=", Column(tie.left), Column(tie.right), tie.type) for tie in ties))
         join = LeftJoin(inner.alias, split, condition, inner.bind(split))
         _, rows = inner.rows([field.name for field in inner.input.columns])  # whichever are read above
         self._check_size(rows)
@@ -497,7 +500,7 @@ class _Relation:
         if not bound:
             raise Unsupported(unbound(self.alias, lookup))
         filters = self._filters.filters.get(self.alias, ())
-        refs = (ColumnRef(self.alias, column) for column in bound[0].columns)
+        refs = (ColumnRef(self.alias, column) for column in bound[0].bind)
         if any(constants_of(filters, ref, lookup) is not None for ref in refs):
             raise Unsupported("constants tell which of its rows are needed")
         self._index = bound[0]

@@ -460,7 +460,14 @@ def refusal(
     why = "; ".join(dict.fromkeys(filter(None, reasons)))
     text += f" ({why})" if why else ""
     node, table = left[0]
-    first = f"{node.alias or node.name}.{table.bind[0][0]}"
+    alias = node.alias or node.name
+    if between := table.indexes[0].between:
+        return InputError(
+            f"{text}. What would work: {alias}.{between} BETWEEN … AND …, or two comparisons, with columns "
+            f"of other relations or constants, all of the type of {alias}.{between}: cast those of another; "
+            "and equalities for bind columns"
+        )
+    first = f"{alias}.{table.bind[0][0]}"
     return InputError(
         f"{text}. What would work: an equality with what another relation has (… = {first}, of a type that "
         f"compares without a cast of {first}), as a condition of its own in ON or WHERE; constants "

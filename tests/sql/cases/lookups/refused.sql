@@ -81,3 +81,12 @@ with x as (select n, collect_set(sku)[0] s from o group by n) select x.n from x 
 
 -- listagg, which takes any of several
 with x as (select n, listagg(sku) s from o group by n) select x.n from x left anti join prices p on x.s = p.sku
+
+-- needs values for (metrics.host, an interval of metrics.at)
+select * from metrics where host = 'a'
+
+-- What would work: m.at BETWEEN … AND …, or two comparisons
+select e.id from events e join metrics m on m.host = e.host and m.at >= e.since
+
+-- all of the type of t.n: cast those of another
+select e.id from events e join ticks t on t.n between e.low and e.high + 0.5
