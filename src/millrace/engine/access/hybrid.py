@@ -192,7 +192,7 @@ class IndexOrScan:
         for queues in self._queues.values():
             queues.index.alarm = math.inf
         for queues in self._queues.values():
-            if self._stems[queues.lookup.relation].complete:
+            if self._stems[queues.lookup.relation].complete or queues.index.spent is not None:
                 queues.rest.clear()
                 queues.waiting.clear()
                 continue

@@ -225,7 +225,7 @@ class MeasuredIndex:
         As many wait in the index as it works on, so that it need not wait for the eddy. The last of them may
         take ``seconds``.
         """
-        if self.is_full or self.spent is not None:
+        if self.is_full:
             return 0
         limit = math.inf if self.at_once is None else 2.0 * self.at_once
         if self.at_once is None and not self.latency:
