@@ -137,19 +137,19 @@ class Arrivals:
         return arrivals
 
     def _poll(self, relation: int, index: MeasuredIndex) -> list[Answer]:
-        """Return what an index has; if its budget is spent, a scan that is under way returns the rest.
+        """Return what an index has; if its budget is spent, scans of the relation return the rest.
 
         Raises:
-            BudgetError: It is spent, and no scan of the relation returns anything any more.
+            BudgetError: It is spent, and the relation has no scan; or nobody can tell what was spent.
         """
         try:
             return index.poll()
         except PriceError:
             raise
         except BudgetError as error:
-            if not self._paths.scanned >> relation & 1 or self._is_lost(relation):
+            if not self._paths.scanned >> relation & 1:
                 raise
-            index.spent = error
+            self.requests.stop(relation, index, error)
             return []
 
     def _scanned(self, size: int) -> list[Arrival]:

@@ -31,6 +31,7 @@ from millrace.engine.stems.bindings import BindingSet, bound
 from millrace.engine.stems.conditions import combine_codes
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
+from millrace.errors import BudgetError
 from millrace.limits.clock import Clock
 
 _MEMORY = 16
@@ -216,6 +217,11 @@ class IndexOrScan:
                     self._taken_over.add(relation)
                     queues.rest.append(self._all(driver))
                     return
+
+    def stop(self, relation: int, index: MeasuredIndex, error: BudgetError) -> None:
+        """Ask an index of the relation no more, for its budget is spent; another one may take over."""
+        index.spent = error
+        self._taken_over.discard(relation)
 
     def take_over(self, relation: int) -> None:
         """No scan of the relation will return any more: ask for everything, once all of it is known.
