@@ -12,7 +12,7 @@ import pyarrow as pa
 from millrace.engine.access.modules import Answer, Scan
 from millrace.engine.stems.bindings import KeyedRows
 from millrace.engine.tuples import KeyColumn, codes, keyed
-from millrace.errors import InputError, near
+from millrace.errors import BudgetError, InputError, near
 from millrace.limits.clock import Clock
 
 
@@ -76,6 +76,7 @@ class Index:
         delay: Seconds from the start of a lookup to its answer.
         in_flight: Bindings that are looked up at the same time; None for any number.
         capacity: Bindings pending from which on it is full.
+        budget: Bindings that it answers, and no more; None for any number.
 
     Raises:
         InputError: There is no bind column, or the table has no such column.
@@ -94,6 +95,7 @@ class Index:
         delay: float = 0.0,
         in_flight: int | None = None,
         capacity: int = 65_536,
+        budget: int | None = None,
     ) -> None:
         self.name = name
         self.columns = tuple(columns)
@@ -112,6 +114,8 @@ class Index:
         self._delay = delay
         self.at_once = in_flight
         self._capacity = capacity
+        self._left = math.inf if budget is None else budget
+        self._refused = False
         self._pending = 0
         self._free = -math.inf
         self._asked: deque[tuple[float, pa.RecordBatch]] = deque()
@@ -130,6 +134,11 @@ class Index:
         """Take bindings; they are answered in their order."""
         self.asked += bindings.num_rows
         self._pending += bindings.num_rows
+        if bindings.num_rows > self._left:
+            bindings, self._refused = bindings.slice(0, int(self._left)), True
+        self._left -= bindings.num_rows
+        if not bindings.num_rows:
+            return
         if self.at_once is None:
             self._asked.append((self._clock.now() + self._delay, bindings))
             return
@@ -139,12 +148,19 @@ class Index:
             self._asked.append((self._free, bindings.slice(low, self.at_once)))
 
     def poll(self) -> list[Answer]:
-        """Return the answers whose time has come."""
+        """Return the answers whose time has come.
+
+        Raises:
+            BudgetError: Some bindings are beyond the budget; once for each time that some were submitted.
+        """
         answers = []
         while self._asked and self._asked[0][0] <= self._clock.now():
             _, bindings = self._asked.popleft()
             self._pending -= bindings.num_rows
             answers.append(Answer(bindings, self._find(bindings)))
+        if self._refused and not answers:
+            self._refused = False
+            raise BudgetError(f"the budget of index {self.name!r} is spent")
         return answers
 
     def due(self) -> float:

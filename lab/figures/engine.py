@@ -138,9 +138,14 @@ class RemoteIndex(Index):
     """
 
     def __init__(
-        self, columns: Sequence[str], table: pa.Table, clock: Clock, delay: float | Callable[[float], float]
+        self,
+        columns: Sequence[str],
+        table: pa.Table,
+        clock: Clock,
+        delay: float | Callable[[float], float],
+        budget: int | None = None,
     ) -> None:
-        super().__init__(",".join(columns), columns, table, clock, in_flight=1)
+        super().__init__(",".join(columns), columns, table, clock, in_flight=1, budget=budget)
         self.lookups: list[tuple[float, float]] = []
         self.answered: list[tuple[float, int]] = []
         self._at = delay if callable(delay) else lambda _: delay

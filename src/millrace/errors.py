@@ -55,6 +55,10 @@ class BudgetError(ExecutionError):
     """A budget of requests or of cost is spent, and the query needs more."""
 
 
+class PriceError(BudgetError):
+    """What a call has cost cannot be told, so that no budget of cost can be kept."""
+
+
 class SetupError(MillraceError, RuntimeError):
     """The machine lacks something that Millrace needs, such as Java."""
 

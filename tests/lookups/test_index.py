@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from millrace.engine.eddy.run import Run
-from millrace.errors import ExecutionError
+from millrace.errors import ExecutionError, PriceError
 from millrace.limits.client import Client
 from millrace.limits.clock import WallClock
 from millrace.limits.coordinator import Coordinator
@@ -231,6 +231,32 @@ def _shuffler(turns: list[int]):
             await asyncio.sleep(0)
 
     return wait
+
+
+@pytest.mark.parametrize(
+    ("terms", "says"),
+    [
+        ({"max_requests": 5}, None),
+        ({"max_cost": 5, "cost": 1}, None),
+        ({"max_cost": 5, "cost": lambda *_: {}["price"]}, "for cost raised KeyError"),
+    ],
+)
+def test_what_a_budget_leaves_the_scan_returns(terms: dict[str, Any], says: str | None) -> None:
+    """Beside a scan a budget is what may be spent on being sooner; a cost that nobody knows is an error."""
+    spent = asyncio.Event()
+
+    async def wait(keys: list) -> None:
+        if keys and len(source.requests) == 5:
+            spent.set()
+        elif not keys:
+            await spent.wait()
+
+    source = TableSource(S, Terms(**terms), before=wait)
+    with Lookups() as maker, pytest.raises(PriceError, match=says) if says else nullcontext():
+        access = {"s": [maker.index("s", ("x",), source), maker.scan("s", TableSource(S, before=wait))]}
+        found = run(joined(), access)
+        assert multiset(found) == joined().expected()
+        assert set(source.asked.values()) == {1} and len(source.requests) == 5
 
 
 def test_keys_are_batched_when_more_are_due_than_may_be_in_flight() -> None:

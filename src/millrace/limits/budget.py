@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from millrace.errors import BudgetError, OptionError
+from millrace.errors import OptionError, PriceError
 
 
 @dataclass(frozen=True)
@@ -175,16 +175,16 @@ def cost_of(cost: Cost, request: object, answer: object) -> float:
     """Return what a user's function says of a call's cost.
 
     Raises:
-        BudgetError: It raised, or it is no number from 0 on.
+        PriceError: It raised, or it is no number from 0 on.
     """
     try:
         found = float(cost(request, answer))
-    except BudgetError:
+    except PriceError:
         raise
     except Exception as error:
-        raise BudgetError(f"the function for cost raised {type(error).__name__}: {error}") from error
+        raise PriceError(f"the function for cost raised {type(error).__name__}: {error}") from error
     if not 0 <= found < math.inf:
-        raise BudgetError(f"the function for cost returned {found!r}, expected a number from 0 on")
+        raise PriceError(f"the function for cost returned {found!r}, expected a number from 0 on")
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from millrace.errors import BudgetError, ExecutionError
+from millrace.errors import ExecutionError, PriceError
 from millrace.limits import codec
 from millrace.limits.messages import Bye, Join, Lost, Message, Welcome
 from millrace.limits.registration import Address
@@ -205,7 +205,7 @@ Connection = RemoteConnection | LocalConnection
 
 def explain_end(message: Lost) -> ExecutionError:
     """Return the error with why a session has ended: nothing is to be had there any more."""
-    return (BudgetError if message.spent else ExecutionError)(message.why)
+    return (PriceError if message.unpriced else ExecutionError)(message.why)
 
 
 def unreachable(address: Address, purpose: str, error: Exception) -> ExecutionError:

@@ -188,7 +188,7 @@ class LookupSession(OrderedSession):
         match message:
             case Request() | Permit() | Pause():
                 if isinstance(message, Permit) and message.unpriced is not None:
-                    self._end(message.unpriced, spent=True)
+                    self._end(message.unpriced, unpriced=True)
                 if isinstance(message, Permit) and message.seconds is not None:
                     self._figures.took(message.seconds, limited=message.limited, retried=message.retried)
                 self.permits.handle(self._owners[client], message)
@@ -329,9 +329,9 @@ class LookupSession(OrderedSession):
             f"{error}): what was looked up is kept where the lookup has a cache; run the query again"
         )
 
-    def _end(self, reason: str, *, spent: bool = False) -> None:
+    def _end(self, reason: str, *, unpriced: bool = False) -> None:
         if self._lost is None:
-            self._lost = Lost(encodable(reason), spent)
+            self._lost = Lost(encodable(reason), unpriced)
             for deliver in list(self._clients.values()):
                 deliver(self._lost)
             self.permits.withdraw(self._owners.values())

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Meta, Struct
 
-from millrace.errors import BudgetError, encodable
+from millrace.errors import PriceError, encodable
 from millrace.limits.budget import Cost, Usage, cost_of
 from millrace.limits.chunk import KEY_BYTES, LONGEST_TEXT, Chunk, Claimed, Failure, cut, encoded
 
@@ -99,10 +99,10 @@ class Refusal(Message):
 
 
 class Lost(Message):
-    """Why nothing is to be had any more; ``spent`` says that a budget is."""
+    """Why nothing is to be had any more; ``unpriced`` says that nobody can tell what calls cost."""
 
     why: str
-    spent: bool = False
+    unpriced: bool = False
 
 
 class Bye(Message):
@@ -146,7 +146,7 @@ class Permit(Message):
         ``price`` tells what it has cost; None where nothing bounds that, or it is fixed.
 
         Raises:
-            BudgetError: What it has cost cannot be told.
+            PriceError: What it has cost cannot be told.
         """
         usage = getattr(answer, "usage", None)
         if isinstance(usage, Usage):
@@ -154,7 +154,7 @@ class Permit(Message):
         if price is not None:
             try:
                 self.cost = cost_of(price, request, answer)
-            except BudgetError as error:
+            except PriceError as error:
                 self.unpriced = encodable(str(error)[:LONGEST_TEXT])
                 raise
 

@@ -47,7 +47,8 @@ class LimitOptions(TypedDict, total=False):
         batch: Keys or rows in one of them, at most; 1 for lookups, 500 for a database. A predicate of kind
             ``async`` that is given it is called with lists.
         max_requests: That a query may make in all, repeated ones included; one of several pages counts once.
-            At the limit it stops with :class:`millrace.errors.BudgetError`.
+            At the limit it stops with :class:`millrace.errors.BudgetError`; only a lookup table that has a
+            scan is not asked any more, and its scan returns the rest.
         max_cost: What all requests of a query may cost, in the unit of ``cost``, or of a model's prices. At a
             fixed price it is never exceeded, else by no more than the calls under way turn out dearer than
             any before. Until one has told its cost they go one by one.

@@ -20,7 +20,7 @@ import pyarrow as pa
 from millrace.engine.access.modules import Answer
 from millrace.engine.arrays import joined
 from millrace.engine.figures import ModuleFigures
-from millrace.errors import ExecutionError
+from millrace.errors import BudgetError, ExecutionError
 from millrace.limits.chunk import Chunk, Failure, digest
 from millrace.limits.client import Client
 from millrace.limits.clock import Clock
@@ -112,6 +112,7 @@ class LookupIndex:
         Raises:
             ExecutionError: A key could not be looked up and that is to fail the query, or the coordinator
                 of the job's limits is gone.
+            BudgetError: The budget is spent; answers that came before are returned first.
         """
         answers, self._unfit = self._unfit, []
         chunks: list[Chunk] = []
@@ -124,6 +125,9 @@ class LookupIndex:
                 keys += news.keys
             elif isinstance(news, asyncio.CancelledError):
                 raise ExecutionError(f"lookup {self.name!r}: its source has cancelled itself")
+            elif isinstance(news, BudgetError) and (answers or keys):
+                self._arrived.appendleft(news)
+                break
             elif isinstance(news, BaseException):
                 raise news
             else:

@@ -11,27 +11,40 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from lab.access import Index, PacedScan
-from millrace.engine.access.modules import IndexAM, ScanAM
+from millrace.engine.access.modules import Answer, IndexAM, ScanAM
 from millrace.engine.eddy.run import Run
 from millrace.engine.plan.expressions import Column
+from millrace.errors import BudgetError
 from millrace.limits.clock import VirtualClock
 from millrace.options import POLICY_NAMES, Options
 from tests.engine.eddy.oracle import Case, Rows, canonical, multiset
 
 
 class Noted(Index):
-    """An index that notes the bindings it was asked for, and how many were pending at most."""
+    """An index that notes the bindings it was asked for, and how many were pending at most.
+
+    ``late`` counts how often it was asked after it had said that its budget is spent.
+    """
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.bindings: list[tuple[str, ...]] = []
-        self.highest = 0
+        self.highest = self.late = 0
+        self._told = False
 
     def submit(self, bindings: pa.RecordBatch) -> None:
         types = str(bindings.schema.types)
         self.bindings += [(types, *map(repr, map(canonical, row.values()))) for row in bindings.to_pylist()]
+        self.late += self._told
         super().submit(bindings)
         self.highest = max(self.highest, self.pending)
+
+    def poll(self) -> list[Answer]:
+        try:
+            return super().poll()
+        except BudgetError:
+            self._told = True
+            raise
 
     @property
     def keys(self) -> list[int]:
@@ -45,13 +58,15 @@ class IndexPlan:
     delay: float = 0.0
     in_flight: int | None = None
     generous: bool = False
+    budget: int | None = None
 
     def module(self, alias: str, table: pa.Table, clock: VirtualClock) -> Noted:
         """Return the AM; a generous one returns more than it was asked for: the whole table."""
         whole = table.combine_chunks().to_batches()
         everything = whole[0] if whole else pa.RecordBatch.from_pylist([], table.schema)
         source = (lambda _: everything) if self.generous else table
-        return Noted(f"{alias} by {self.columns}", self.columns, source, clock, self.delay, self.in_flight)
+        name, how = f"{alias} by {self.columns}", {"in_flight": self.in_flight, "budget": self.budget}
+        return Noted(name, self.columns, source, clock, self.delay, **how)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from lab.access import Index
 from lab.queues import Backpressure
@@ -19,14 +20,15 @@ from millrace.engine.eddy.preference import PreferringDataflow, prefer
 from millrace.engine.eddy.run import Run
 from millrace.engine.plan.expressions import Call, Column, ColumnRef
 from millrace.engine.plan.spec import JoinSpec, RelationSpec
+from millrace.engine.stems.bindings import bound
 from millrace.engine.stems.stem import SteM
-from millrace.errors import ExecutionError, InputError
+from millrace.errors import BudgetError, ExecutionError, InputError
 from millrace.limits.clock import VirtualClock
-from millrace.options import Options
+from millrace.options import MIGRATIONS, Options
 from millrace.predicates import PredicateSpec
-from tests.engine.eddy.access_cases import IndexPlan, Plan, Ran, ScanPlan, asked, run
+from tests.engine.eddy.access_cases import IndexPlan, Plan, Ran, ScanPlan, any_options, asked, plans, run
 from tests.engine.eddy.blocks import chain, star
-from tests.engine.eddy.oracle import block, compare, having, with_self_joins, with_windows
+from tests.engine.eddy.oracle import block, cases, compare, having, with_self_joins, with_windows
 
 INT = pa.int64()
 ONE_A_SECOND = asked("x", delay=1.0, in_flight=1)
@@ -105,9 +107,9 @@ BY_K = Plan(indexes=(IndexPlan(("k",)),))
         ),
         ("stems", {"b": Plan(False)}, "'b'"),
         ("stems", {"b": Plan(indexes=(IndexPlan(("x",)),))}, "'x'"),
-        # Only SteMs have a scan beside an index, or two scans.
-        *((name, {"b": BY_K}, r"'b'.*index") for name in ARCHITECTURES),
-        *((name, {"b": Plan(scans=(ScanPlan(),))}, r"'b'.*scans") for name in ARCHITECTURES),
+        # Only eddies have a scan beside an index, or two scans.
+        ("static", {"b": BY_K}, r"'b'.*index"),
+        ("static", {"b": Plan(scans=(ScanPlan(),))}, r"'b'.*scans"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_before_it_starts(architecture, plans, named):
@@ -170,7 +172,9 @@ def test_an_answer_to_bindings_of_other_types_is_refused(architecture: str) -> N
 # Index and scan together: what is asked for and when, by what was measured; answers never depend on it.
 
 
-def both(n=100, *, every=0.1, delay=0.5, in_flight: int | None = 1, **scan: Any) -> Ran:
+def both(
+    n=100, *, every=0.1, delay=0.5, in_flight: int | None = 1, budget=None, architecture="stems", **scan: Any
+) -> Ran:
     """Join R and T, which has an index and a scan, by a key that is unique; R comes at once.
 
     The scan returns a tuple every tenth of a second, the index answers one lookup after the other, in half a
@@ -180,16 +184,19 @@ def both(n=100, *, every=0.1, delay=0.5, in_flight: int | None = 1, **scan: Any)
     case = block(
         {alias: pa.table({"key": pa.array(own, INT)}) for alias, own in keys.items()}, ["r.key = t.key"]
     )
-    index, scans = IndexPlan(("key",), delay, in_flight), (ScanPlan(every, **scan),)
-    ran = run(case, {"t": Plan(False, (index,), scans)}, Options(batch_size=1, policy="greedy"), chunk=1)
+    index, scans = IndexPlan(("key",), delay, in_flight, budget=budget), (ScanPlan(every, **scan),)
+    options = Options(batch_size=1, policy="greedy", architecture=architecture)
+    ran = run(case, {"t": Plan(False, (index,), scans)}, options, chunk=1)
     assert ran.rows == case.expected()
     return ran
 
 
-@pytest.mark.parametrize("in_flight", [1, 4])
-def test_results_come_no_later_than_by_index_or_scan_alone(in_flight: int) -> None:
+@pytest.mark.parametrize(
+    ("in_flight", "architecture"), [(1, "stems"), (4, "stems"), (4, "joins"), (4, "stairs")]
+)
+def test_results_come_no_later_than_by_index_or_scan_alone(in_flight: int, architecture: str) -> None:
     """At every share of the results; and what is submitted is what the index works on, and as much again."""
-    ran = both(in_flight=in_flight)
+    ran = both(in_flight=in_flight, architecture=architecture)
     assert all(when <= 0.1 * (place + 1) + 1e-9 for place, when in enumerate(ran.when))
     assert ran.index.highest == 2 * in_flight
 
@@ -224,6 +231,61 @@ def test_without_the_cost_decision_the_claims_fail(monkeypatch: pytest.MonkeyPat
     monkeypatch.undo()
     monkeypatch.setattr(MeasuredIndex, "room", lambda *_: 1 << 20)
     assert len(both().index.bindings) == 100
+
+
+@pytest.mark.law
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.data())
+def test_indexes_beside_scans_change_no_row(data: st.DataObject) -> None:
+    """Any block, indexes, scans and architecture; an index that has spent its budget is asked no more."""
+    case = data.draw(cases(max_relations=4))
+    options = data.draw(any_options(architecture=["stems", "joins", "stairs"]))
+    if options.architecture == "stairs":
+        options = replace(options, migration=data.draw(st.sampled_from(MIGRATIONS)))
+    made = data.draw(plans(case))
+    for alias, plan in made.items():
+        if plan.source or plan.scans or options.architecture != "stems":
+            spent = [replace(i, budget=data.draw(st.sampled_from([None, 1, 3]))) for i in plan.indexes]
+            source = plan.source or options.architecture != "stems"
+            made[alias] = replace(plan, indexes=tuple(spent), source=source)
+    ran = run(case, made, options, chunk=data.draw(st.sampled_from([1, 3])))
+    assert ran.rows == case.expected(), case.sql()
+    assert not any(index.late for index in ran.indexes)
+
+
+def test_a_budget_that_is_spent_leaves_the_rest_to_the_scan() -> None:
+    """The first lookups are made, and the run ends with the scan; if that breaks off, there is no answer."""
+    ran = both(budget=10)
+    assert len(ran.index.bindings) <= 12
+    assert ran.when[-1] == pytest.approx(10.0)
+    with pytest.raises(BudgetError, match="is spent"):
+        both(40, budget=5, rows=20)
+
+
+def cover_asked(self: IndexOrScan, queues: Any, driver: int) -> bool:
+    """What an index was asked for counts as answered."""
+    wanted = bound(self._matching, self._all(driver), queues.lookup.classes)
+    return bool(queues.asked.contains(*wanted).all())
+
+
+@pytest.mark.broken_rule
+def test_without_heed_of_budgets_the_claims_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are lost if what was refused counts as answered; and asking goes on unless it is noted."""
+    monkeypatch.setattr(IndexOrScan, "_covers", cover_asked)
+    with pytest.raises(AssertionError):
+        both(8, budget=7, in_flight=None)
+    monkeypatch.undo()
+    monkeypatch.setattr(MeasuredIndex, "spent", property(lambda _: None, lambda *_: None), raising=False)
+    assert both(budget=10).index.late
+
+
+@pytest.mark.broken_rule
+@pytest.mark.parametrize("architecture", ["joins", "stairs"])
+def test_without_set_semantics_joins_have_rows_twice(architecture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the index and the scan both return goes into the STAIR once."""
+    monkeypatch.setattr(SteM, "_fresh", lambda _, chunk, *__: np.arange(chunk.num_rows))
+    with pytest.raises(AssertionError):
+        both(architecture=architecture)
 
 
 # Self-joins: relations that are the same data share one SteM, and the answer stays DuckDB's.

@@ -19,7 +19,15 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.access.hybrid import IndexOrScan
-from millrace.engine.access.modules import IndexAM, ScanAM, check_schema, find_types, keep_asked
+from millrace.engine.access.modules import (
+    Answer,
+    IndexAM,
+    MeasuredIndex,
+    ScanAM,
+    check_schema,
+    find_types,
+    keep_asked,
+)
 from millrace.engine.access.paths import AccessMethods, Lookup
 from millrace.engine.access.schedule import STALLED, Arrival, Schedule
 from millrace.engine.arrays import sliced
@@ -28,7 +36,7 @@ from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stems.bindings import BindingSet
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import codes
-from millrace.errors import ExecutionError, InputError
+from millrace.errors import BudgetError, ExecutionError, InputError, PriceError
 from millrace.limits.clock import POLLED
 
 MOST_WAITING = 256 << 20
@@ -110,7 +118,7 @@ class Arrivals:
                 continue
             bindings: dict[Lookup, list[pa.RecordBatch]] = {}
             found: list[pa.RecordBatch] = []
-            for answer in index.poll():
+            for answer in self._poll(relation, index):
                 lookups = [each for each in self._paths.lookups if each.module == module]
                 types = [[key.type for key in each.keys] for each in lookups]
                 lookup = lookups[find_types(index.name, answer.bindings, types)]
@@ -127,6 +135,22 @@ class Arrivals:
             if found:
                 arrivals += [(relation, piece) for piece in sliced(pa.concat_batches(found), size)]
         return arrivals
+
+    def _poll(self, relation: int, index: MeasuredIndex) -> list[Answer]:
+        """Return what an index has; if its budget is spent, scans of the relation return the rest.
+
+        Raises:
+            BudgetError: It is spent, and the relation has no scan; or nobody can tell what was spent.
+        """
+        try:
+            return index.poll()
+        except PriceError:
+            raise
+        except BudgetError as error:
+            if not self._paths.scanned >> relation & 1:
+                raise
+            self.requests.stop(relation, index, error)
+            return []
 
     def _scanned(self, size: int) -> list[Arrival]:
         """Return what scan AMs have; the first that has returned everything makes the others needless."""
@@ -164,11 +188,18 @@ class Arrivals:
             self.requests.submit()
 
     def _take_over(self) -> None:
-        for relation, scans in self._scans.items():
-            if all(scan.state == "broken" or scan.due() == math.inf for scan in scans):
+        for relation in self._scans:
+            if self._is_lost(relation):
                 self.requests.take_over(relation)
             else:
                 self.requests.finish(relation)
+
+    def _is_lost(self, relation: int) -> bool:
+        """Whether all scan AMs of the relation have broken off, or are silent for ever."""
+        scans = self._scans.get(relation, ())
+        if not scans or any(scan.state == "complete" for scan in scans):
+            return False
+        return all(scan.state == "broken" or scan.due() == math.inf for scan in scans)
 
     def _covered(self) -> list[Arrival]:
         """Return the EOTs of relations of which indexes have returned all there is a need for."""

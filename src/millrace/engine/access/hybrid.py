@@ -5,7 +5,8 @@ lack matches. The eddy sends them to the index while most of the scan is still t
 find them when it is about to end. Here that is a matter of time: a lookup pays if its answer is expected
 before the scan returns the match, both as measured. What does not pay now waits beside the index and may pay
 later, for a scan may stall; and no more is submitted than keeps the index busy, for what stands in its
-queue might come by the scan meanwhile. Tuples whose match has come are not asked for.
+queue might come by the scan meanwhile. Tuples whose match has come are not asked for. A budget that is spent
+ends asking, not the run: those that ask first wait longest for the scan, so they gain most by a request.
 
 None of this is needed for the answer: what nobody asks for, the scan returns. Everything has to be asked for
 when a scan can return nothing any more, broken off or silent for ever; or when few bindings are left, and
@@ -30,6 +31,7 @@ from millrace.engine.stems.bindings import BindingSet, bound
 from millrace.engine.stems.conditions import combine_codes
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples.batch import Signature, TupleBatch
+from millrace.errors import BudgetError
 from millrace.limits.clock import Clock
 
 _MEMORY = 16
@@ -191,7 +193,7 @@ class IndexOrScan:
         for queues in self._queues.values():
             queues.index.alarm = math.inf
         for queues in self._queues.values():
-            if self._stems[queues.lookup.relation].complete:
+            if self._stems[queues.lookup.relation].complete or queues.index.spent is not None:
                 queues.rest.clear()
                 queues.waiting.clear()
                 continue
@@ -216,9 +218,22 @@ class IndexOrScan:
                     queues.rest.append(self._all(driver))
                     return
 
+    def stop(self, relation: int, index: MeasuredIndex, error: BudgetError) -> None:
+        """Ask an index of the relation no more, for its budget is spent; another one may take over."""
+        index.spent = error
+        self._taken_over.discard(relation)
+
     def take_over(self, relation: int) -> None:
-        """No scan of the relation will return any more: ask for everything, once all of it is known."""
-        able = [queues for queues in self._queues_of(relation) if self._driver(queues) is not None]
+        """No scan of the relation will return any more: ask for everything, once all of it is known.
+
+        Raises:
+            BudgetError: No index of it may be asked any more.
+        """
+        indexes = self._queues_of(relation)
+        spent = [queues.index.spent for queues in indexes if queues.index.spent is not None]
+        if spent and len(spent) == len(indexes):
+            raise spent[0]
+        able = [each for each in indexes if each.index.spent is None and self._driver(each) is not None]
         if not able or relation in self._taken_over:
             return
         # The fastest of those that have ever answered.

@@ -21,7 +21,7 @@ from millrace.engine.arrays import to_arrow
 from millrace.engine.plan.evaluation import widen
 from millrace.engine.stems.bindings import BindingSet
 from millrace.engine.tuples import KeyColumn, codes
-from millrace.errors import ExecutionError
+from millrace.errors import BudgetError, ExecutionError
 from millrace.limits.clock import POLLED, Clock
 
 _MEMORY = 0.9
@@ -103,7 +103,12 @@ class IndexAM(Protocol):
         """
 
     def poll(self) -> list[Answer]:
-        """Return the answers that have come since the last call."""
+        """Return the answers that have come since the last call.
+
+        Raises:
+            BudgetError: The budget is spent, so some bindings are not asked for. What had come before has
+                been returned; what is under way may still come.
+        """
 
     def due(self) -> float | None:
         """Return when to poll again, in seconds of the clock: infinity for never, None if unknown."""
@@ -162,6 +167,7 @@ class MeasuredIndex:
         at_once: Bindings that it works on at the same time; None for any number.
         latency: Seconds from a binding's submission to its answer, recent average; 0 before the first.
         alarm: When something is to be submitted unless much changes before; infinity for nothing.
+        spent: Why it takes no more bindings: its budget is spent. None while it takes some.
     """
 
     def __init__(self, index: IndexAM, clock: Clock) -> None:
@@ -170,6 +176,7 @@ class MeasuredIndex:
         self.at_once: int | None = getattr(index, "at_once", None)
         self.latency = 0.0
         self.alarm = math.inf
+        self.spent: BudgetError | None = None
         self._index = index
         self._clock = clock
         self._sent: deque[tuple[float, int]] = deque()

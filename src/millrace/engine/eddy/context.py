@@ -54,8 +54,8 @@ class Given(TypedDict, total=False):
         callers: Returns what calls a user's predicate, by its number among the residual predicates;
             by default limits hold within this run.
         access: More access modules by alias, scans and indexes, that work asynchronously beside the sources
-            or instead of them. A relation with several gets set semantics. Without SteMs a relation has one
-            scan, or only indexes, one of which an index join asks
+            or instead of them. A relation with several gets set semantics; a static plan takes one scan,
+            or indexes alone. Without SteMs an index join asks one of the indexes of a relation without a scan
             (:mod:`millrace.engine.stairs.index_join`). A left join that has bind columns asks one index.
         ranges: Learns from relations that have ended what need not be read of others.
         watch: Told whenever there may be more in memory than before.

@@ -5,9 +5,10 @@ of the outer side wait for their lookups in the order of their arrival, and ever
 (head-of-line blocking), even if what it looks for is in the cache. That is what SteMs do away with; this join
 is there for what it is compared with.
 
-Binary joins hide their access method: the relations that have indexes alone are the inner sides of index
-joins, all others are scanned. Only SteMs let a relation have several access methods that compete (Raman,
-Deshpande & Hellerstein 2003, section 2.1.3).
+The relations that have indexes alone are the inner sides of index joins, all others are scanned. Access
+methods compete (Raman, Deshpande & Hellerstein 2003, section 2.1.3) where an eddy runs the joins: what scans
+and indexes of a relation return is built into its SteM, which drops duplicates, and goes on to one STAIR. So
+a hash join and an index join along an edge share that STAIR. A static plan has one access method a relation.
 """
 
 from __future__ import annotations
@@ -156,11 +157,11 @@ class IndexJoins:
         """Find them.
 
         Raises:
-            InputError: A relation has several access methods that compete.
+            InputError: A relation of a static plan has several access methods that compete.
         """
         spec, paths = context.spec, context.methods.paths
         asked = sum({1 << each.relation for each in paths.lookups})
-        for relation, alias in enumerate(spec.aliases):
+        for relation, alias in enumerate(spec.aliases) if context.options.architecture == "static" else ():
             scanned = paths.scanned >> relation & 1
             if scanned and asked >> relation & 1:
                 has = "a scan and an index"
@@ -169,8 +170,8 @@ class IndexJoins:
             else:
                 continue
             raise InputError(
-                f"relation {alias!r} has {has}, and architecture={context.options.architecture!r} gives "
-                "each relation one access method; leave out all others, or use architecture='stems', whose "
+                f"relation {alias!r} has {has}, and architecture='static' gives each relation one access "
+                "method; leave out all others, or use architecture='stems', 'joins' or 'stairs', whose "
                 "access methods compete"
             )
         inner = asked & ~paths.scanned

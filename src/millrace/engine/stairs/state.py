@@ -63,8 +63,7 @@ class StairState(JoinState):
     Without intermediate tuples memory is what SteMs need, and state does not follow routing.
 
     Raises:
-        InputError: A relation has access methods that compete, or it has indexes alone and no join with one
-            scanned relation binds them.
+        InputError: A relation has indexes alone, and no join with one scanned relation binds them.
     """
 
     grouped = False
@@ -100,8 +99,10 @@ class StairState(JoinState):
         self.peak = self.worked = 0
         names = edge_names(spec, graph, leaves)
         self._joins = [StairJoin(edge, name, self, spec.aliases) for edge, name in enumerate(names)]
-        self._spec = spec
+        self._spec, self._graph = spec, graph
         self._unbuilt = context.schedule.unbuilt
+        self._paths, self._indexes = context.methods.paths, context.methods.indexes
+        self._requests = context.arrivals.requests
         # Where tuples of spans are decided to go; what follows from that; how often it has changed.
         self._latest: dict[int, int] = {}
         self._dominant = DominantRoute(window)
@@ -130,7 +131,21 @@ class StairState(JoinState):
         self.worked += 2 * batch.size  # it is inserted, and it probes
         if self._migration is not None:
             self._dominant.count(batch.signature, batch.size)
+        if self._paths.lookups:
+            self._ask(batch, self.stairs.tree.far(edge, batch.signature.span))
         return self.stairs.route(edge, batch)
+
+    def _ask(self, batch: TupleBatch, relation: int) -> None:
+        """Let the fastest index of a scanned relation that tuples bind be asked, where that pays.
+
+        They need not wait: they are in their STAIR, where the answers find them.
+        """
+        if self._paths.scanned >> relation & 1 and not self.stems[relation].complete:
+            lookups = self._paths.bound(batch.signature.span, relation, self._graph)
+            indexes = {self._indexes[self._paths.lookups[i].module][1]: i for i in lookups}
+            if indexes:
+                best = min(indexes, key=lambda index: (index.spent is not None, index.expect()))
+                self._requests.ask(indexes[best], batch)
 
     def on_build(self, relation: int) -> Sequence[TupleBatch]:
         """When a relation has ended, let go of what only it would have looked for; nothing waits."""

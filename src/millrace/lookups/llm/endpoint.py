@@ -13,7 +13,7 @@ from string import Formatter
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from millrace.errors import BudgetError, InputError, OptionError
+from millrace.errors import InputError, OptionError, PriceError
 from millrace.limits.budget import Usage
 from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups.clients import MAY_PASS, Client
@@ -150,7 +150,7 @@ class Priced:
         """Return what the tokens cost of what a call has returned."""
         usage: Usage = answer.usage
         if not usage.told:
-            raise BudgetError(
+            raise PriceError(
                 f"{self.model.describe()} does not say how many tokens a request has taken (usage), so "
                 "max_cost cannot be kept: bound max_requests instead"
             )
