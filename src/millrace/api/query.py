@@ -457,7 +457,7 @@ def to_batches(
     Raises:
         QueryError: ``prefer`` or ``partial`` is given where Spark does more than select columns of one join,
             or a preference is no condition that tasks evaluate.
-        OptionError: ``prefer`` or ``partial`` is given with ``memory_budget`` or a static plan, or is no text.
+        OptionError: ``prefer`` or ``partial`` is no text, or given with ``memory_budget`` or a static plan.
         MillraceError: ``batch_size`` is out of range, a column's type cannot be sent, or a preference names
             no column that the query reads; or ``partial`` names no relation of the query, or one without
             which no equalities hold the others together, or a lookup among them gets no keys.
