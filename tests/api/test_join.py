@@ -99,6 +99,8 @@ def test_conditions_of_no_certain_join_are_refused(spark, shop):
         millrace.join(shop[0], shop[1], on=[*pairs[:1], sf.col("tag") == "x"], how="left")
     with pytest.raises(QueryError, match="at least one"):
         millrace.join({}, spark=spark)
+    with pytest.raises(QueryError, match="there is one: expected more relations"):
+        millrace.join(shop[0], on="o_key")
 
 
 def test_names_paths_and_predicates(spark, shop, tmp_path):

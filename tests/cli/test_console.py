@@ -11,6 +11,7 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
+from millrace.cli import __main__
 from millrace.cli.console import consoles
 from millrace.cli.errors import message_of, note_interrupts, one_message, spark_message
 from millrace.cli.tables import Fitted
@@ -55,6 +56,15 @@ millrace.errors.InputError: cannot read part-3.parquet: it is not a Parquet file
 def test_a_message_is_in_its_own_words(said, error, expected):
     """Plans, JVM stacks and Python tracebacks are left out; what nobody foresaw points to ``--debug``."""
     assert said(error) == expected
+
+
+def test_an_interrupt_while_the_command_loads_has_no_trace(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(__main__, "require", interrupt)
+    with pytest.raises(SystemExit, match="130"):
+        __main__.main()
 
 
 def test_an_interrupt_is_told_though_spark_ended_first():

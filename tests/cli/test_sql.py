@@ -91,6 +91,7 @@ MISTAKEN = "select c.nam from c join o on c.k = o.customer"
         ("select 1 1 1", [], "yntax"),
         ("select array(1) a", ["--output", "out.csv"], "CSV has no place"),
         ("select 1 a, 2 a", ["--output", "out.json"], "two columns are named 'a'"),
+        ("select 1 a, 2 a", ["--output", "out.parquet"], "readers of .parquet do not tell apart"),
         ("select * from gone", ["--table", "gone=/no/such/file.csv"], "there is no /no/such/file.csv"),
         ("select 1 from u x join u y on x.k = y.k", ["--table", "u={}/ü gly'[1].parquet"], "gly'"),
         ("select 1", ["--lookup", "p=p.toml", "--engine", "spark"], "--lookup needs --engine millrace"),

@@ -144,6 +144,7 @@ def test_wanted_rows_come_first(spark, shop):
         ("upper(o.region) = 'EU'", QueryError, "tasks cannot evaluate"),
         ("o.id = 1) GROUP BY (o.id", QueryError, "cannot be read"),
         (" ", QueryError, "cannot be read"),
+        (3, OptionError, "prefer is .*3.*expected a text"),
     ],
 )
 def test_what_nobody_can_prefer_is_refused(spark, shop, wanted, error, says):
@@ -204,6 +205,7 @@ def test_partial_rows_that_nobody_can_show_are_refused(spark, shop):
         (InputError, "there is 'c', 'o'", SHOP, "customers", {}),
         (InputError, "partial results without ''", SHOP, "", {}),
         (InputError, "hold the other", SHOP, ["c", "o"], {}),
+        (OptionError, "partial is 3: expected a text", SHOP, 3, {}),
         (OptionError, "expected 'stems'", SHOP, "c", {"architecture": "joins"}),
         (QueryError, "above it nothing but columns", f"{SHOP} ORDER BY id", "c", {}),
     ):

@@ -120,6 +120,8 @@ def build_join(
             f'nothing joins the {len(builder.relations)} relations: expected on=[("o_custkey", "c_custkey"), '
             '…]; all combinations of their rows are how="cross"'
         )
+    if len(builder.relations) == 1 and conditions:
+        raise QueryError("on joins several relations, and there is one: expected more relations, or where")
     for condition in conditions:
         builder.join(condition)
     for condition in filters:

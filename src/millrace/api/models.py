@@ -60,11 +60,11 @@ def filter(  # noqa: A001  # named as PySpark's
         base_url: To which ``/chat/completions`` is added.
         api_key: ``"${NAME}"``: the key is in the environment variable NAME of this process.
         name: What plans, reports and errors call it.
-        tokens_per_minute: Read and written in the whole job, by what the endpoint says of each request;
-            evenly spread. Until one has been answered they go one by one.
-        price_read: Of a million tokens read.
-        price_written: Of a million tokens written.
-        max_tokens: That it may write for one row.
+        tokens_per_minute: Tokens read and written in the whole job, as the endpoint reports them for each
+            request; evenly spread. Until a request has been answered, requests go one by one.
+        price_read: Price of a million tokens read.
+        price_written: Price of a million tokens written.
+        max_tokens: Tokens that the model may write for one row.
         structured: Whether to send the JSON schema of the answers; False for endpoints that refuse that.
         body: Other fields of the request, such as ``{"max_completion_tokens": 400}``; None as a value leaves
             a field out that would be sent (``temperature``, ``max_tokens``).

@@ -134,7 +134,8 @@ class Query(PlannedQuery):
     ) -> Rows:
         """Run it and yield rows as they come, also with an ORDER BY; see :func:`millrace.to_batches`."""
         _check(batch_size)
-        direct, partial = self.direct, _list(partial)
+        direct, partial = self.direct, _texts("partial", partial)
+        wanted = _texts("prefer", prefer)
         plans = [each for each in self.taken if direct is not None and each.block.name == direct.block]
         if direct is None or not plans or not _same_types(self, plans[0].block, direct.columns):
             if prefer is not None or partial:
@@ -155,7 +156,7 @@ class Query(PlannedQuery):
             _check_preferring(self.options, plan.block)
             join, spark, options = plan.block.join, self.df.sparkSession, self.options
             read = functools.partial(read_preference, join=join, spark=spark, options=options)
-            preference = ReaderPreference(read(_list(prefer)), missing)
+            preference = ReaderPreference(read(wanted), missing)
         batches = frames.rows_of_action(_ACTION, self.df, plan.run.stream(preference))
         return Rows(_shaped(batches, direct.columns, schema, batch_size, missing), preference, read)
 
@@ -276,13 +277,14 @@ class Rows(Iterator[pa.RecordBatch]):
             QueryError: The rows were asked for without ``prefer=``, or a condition is none that tasks
                 evaluate; then what was wanted before still is.
             InputError: A condition names no column that the query reads, or several relations.
+            OptionError: A condition is no text.
         """
         if self._preference is None or self._read is None:
             raise QueryError(
                 "these rows were asked for without a preference, so their tasks listen to none: ask with "
                 "to_batches(prefer=[…]), which may be an empty list"
             )
-        self._preference.change(self._read(conditions))
+        self._preference.change(self._read(_texts("prefer", conditions)))
 
     def close(self) -> None:
         """Take no more rows, and cancel the job if it still runs."""
@@ -455,7 +457,7 @@ def to_batches(
     Raises:
         QueryError: ``prefer`` or ``partial`` is given where Spark does more than select columns of one join,
             or a preference is no condition that tasks evaluate.
-        OptionError: ``prefer`` or ``partial`` is given with ``memory_budget`` or a static plan.
+        OptionError: ``prefer`` or ``partial`` is no text, or given with ``memory_budget`` or a static plan.
         MillraceError: ``batch_size`` is out of range, a column's type cannot be sent, or a preference names
             no column that the query reads; or ``partial`` names no relation of the query, or one without
             which no equalities hold the others together, or a lookup among them gets no keys.
@@ -466,13 +468,17 @@ def to_batches(
     if isinstance(query, Query):
         return query.to_batches(batch_size, prefer, partial)
     _check(batch_size)
-    if prefer is not None or _list(partial):
+    if _texts("partial", partial) or prefer is not None:
         raise QueryError(_why_no_preference(()))
     return Rows(_frame_stream(df, Options(), batch_size))
 
 
-def _list(texts: str | Sequence[str] | None) -> Sequence[str]:
-    return [texts] if isinstance(texts, str) else texts or ()
+def _texts(name: str, given: object) -> Sequence[str]:
+    """Return one text, several or none as a sequence; OptionError if it is anything else."""
+    texts = () if given is None else [given] if isinstance(given, str) else given
+    if not isinstance(texts, Sequence) or not all(isinstance(each, str) for each in texts):
+        raise OptionError(f"{name} is {given!r}: expected a text, or a list of texts")
+    return texts
 
 
 def _same_types(query: PlannedQuery, block: Block, columns: Sequence[str]) -> bool:

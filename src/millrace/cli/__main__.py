@@ -9,10 +9,11 @@ def main() -> None:
     """Run the command line."""
     try:
         require("cli", "the command line", "rich", "typer")
+        from millrace.cli.app import app
     except MissingExtra as error:
         sys.exit(f"error: {error}")
-    from millrace.cli.app import app
-
+    except KeyboardInterrupt:  # while it loads; later commands say so themselves
+        sys.exit(130)
     app()
 
 

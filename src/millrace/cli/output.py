@@ -69,6 +69,11 @@ def write(frame: DataFrame, target: Path, *, overwrite: bool = False) -> int:
     check_target(target, overwrite=overwrite)
     form = target.suffix.lower()
     names = frame.columns
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None and (form == ".parquet" or _LINES.get(form) == "json"):
+        raise InputError(
+            f"two columns are named {twice!r}, which readers of {form} do not tell apart: name one with AS"
+        )
     rows = _as_text(frame, _LINES[form]) if form in _LINES else _as_arrow(frame)
     # Without its own types, Spark would read a length of time from Parquet as a number.
     told = {_SCHEMA: frame.schema.json()} if form == ".parquet" else {}
@@ -204,9 +209,6 @@ def _as_text(frame: DataFrame, form: str) -> DataFrame:
                 f"column {field.name!r} is {field.dataType.simpleString()}, for which CSV has no place: "
                 "write .json, .parquet or .arrow, or make text of it in the query"
             )
-    twice = next((name for name in frame.columns if frame.columns.count(name) > 1), None)
-    if form == "json" and twice is not None:
-        raise InputError(f"two columns are named {twice!r}, which JSON does not tell apart: name one with AS")
     row = sf.struct(*(sf.col(f"c{place}").alias(name) for place, name in enumerate(frame.columns)))
     # Quotes are doubled, as RFC 4180 has it.
     line = (

@@ -217,8 +217,8 @@ def problem_of(path: Path, error: Exception) -> str:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or type(error) is sqlite3.DatabaseError:
         what = (
-            "it is damaged, or no database: delete it (its rows are looked up again, and budgets of streams "
-            "begin anew) or name another"
+            "it is damaged, or no database: name another, or delete it if it is a cache (its rows are looked "
+            "up again, and budgets of streams begin anew)"
         )
     elif code == sqlite3.SQLITE_FULL:
         what = "its disk is full: make room, or name a cache on another disk"

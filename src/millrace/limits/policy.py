@@ -33,27 +33,29 @@ _SHOWN = ("batch", "retries", "timeout", *SHARED, "dedupe", "limit_group")
 
 
 class LimitOptions(TypedDict, total=False):
-    """The limits of whatever is asked: lookups (8 in flight, 3 retries, 30 s), predicates and models.
+    """The limits of requests: of lookups (8 in flight, 3 retries, 30 s), predicates and models.
+
+    A request is an HTTP request, a statement of a database, or a call of a function.
 
     Attributes:
-        max_in_flight: Requests, statements or calls under way at once, over all tasks of the job. Connections
-            of a database are kept open for some seconds after their last statement.
-        per_second: Such that start per second, over all tasks of the job; None sets no bound.
-        retries: How often one is repeated that failed in a way that may pass, with growing random waits.
-        timeout: Seconds for one, from its start to the last byte of its last page. A function that runs in a
-            thread is not stopped, its result is dropped. A statement is stopped, where the driver has a way,
-            and its connection closed; PostgreSQL, MySQL and MariaDB end it themselves a second later, also if
-            the task has died.
-        batch: Keys or rows in one of them, at most; 1 for lookups, 500 for a database. A predicate of kind
+        max_in_flight: Requests under way at once, over all tasks of the job. Connections of a database are
+            kept open for some seconds after their last statement.
+        per_second: Requests that start in a second, over all tasks of the job; None sets no bound.
+        retries: Further attempts at a request whose failure may pass, after growing random waits.
+        timeout: Seconds for one attempt, from its start to the last byte of its last page. A function that
+            runs in a thread is not stopped; its result is dropped. A statement is stopped, where the driver
+            has a way, and its connection closed. PostgreSQL, MySQL and MariaDB end it themselves a second
+            later, also if the task has died.
+        batch: Keys or rows in a request, at most; 1 for lookups, 500 for a database. A predicate of kind
             ``async`` that is given it is called with lists.
-        max_requests: That a query may make in all, repeated ones included; one of several pages counts once.
-            At the limit it stops with :class:`millrace.errors.BudgetError`; only a lookup table that has a
-            scan is not asked any more, and its scan returns the rest.
+        max_requests: Requests that a query may make in all, retries included; one of several pages counts
+            once. At the limit the query stops with :class:`millrace.errors.BudgetError`. Only a lookup table
+            that has a scan is asked no more, and its scan returns the rest.
         max_cost: What all requests of a query may cost, in the unit of ``cost``, or of a model's prices. At a
-            fixed price it is never exceeded, else by no more than the calls under way turn out dearer than
-            any before. Until one has told its cost they go one by one.
-        limit_group: Shares ``max_in_flight``, ``per_second`` and budget with all lookups, predicates and
-            models of this process that name the same one, in all its queries; they have to give the same
+            fixed price it is never exceeded. Else it is exceeded at most by what requests under way cost
+            more than any before. Until one has told its cost, requests go one by one.
+        limit_group: A name. All lookups, predicates and models of this process that give the same one share
+            ``max_in_flight``, ``per_second`` and budget, in all its queries. They have to give the same
             limits.
     """
 
@@ -73,8 +75,8 @@ class LookupOptions(LimitOptions, total=False):
     Attributes:
         cost: What a request costs: a number, or a function of its keys (a list of dictionaries) and its rows
             (a PyArrow RecordBatch).
-        circuit_breaker: After so many requests in a row, over all tasks, that failed in a way that may pass,
-            the source is asked once in a while only. If it has not come back after two minutes, the query
+        circuit_breaker: Failures in a row, over all tasks, after which the source is asked only once in a
+            while; those count that may pass. If the source has not come back after two minutes, the query
             fails, whatever ``on_error`` is. 50 by default; None to go on asking. Each lookup of a
             ``limit_group`` has its own.
     """

@@ -445,6 +445,8 @@ def make_engine(source: DatabaseSource, secrets: Secrets, **how: Any) -> tuple[s
             f"{source.describe()}: the driver {module!r} is not installed: "
             f"pip install {_PACKAGES.get(module.split('.')[0], module)}"
         ) from None
+    except MillraceError:  # which may be a ValueError too
+        raise
     except (exc.SQLAlchemyError, TypeError, ValueError) as error:
         raise InputError(secrets.scrub(f"{source.describe()}: {said(error)}")) from None
     _bound_statements(engine, source.terms.timeout)
@@ -476,7 +478,9 @@ def _check_file(name: str | None, source: DatabaseSource, secrets: Secrets) -> N
         )
     assert name is not None
     if not name.startswith("file:") and not Path(name).is_file():
-        raise InputError(f"{source.describe()}: there is no file {secrets.scrub(name)!r}")
+        raise InputError(
+            f"{source.describe()}: there is no file {secrets.scrub(name)!r}: expected a database of SQLite"
+        )
 
 
 def inspect_columns(source: DatabaseSource, secrets: Secrets) -> list[str]:

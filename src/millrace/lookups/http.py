@@ -214,7 +214,7 @@ def http(
             their names. With ``batch`` 1, rows may lack the bind columns.
         headers: Sent with each request; ``${NAME}`` stands for a secret.
         missing: Statuses that mean that there are no rows.
-        separator: Between several keys in the URL. A key with it in it fails.
+        separator: Stands between several keys in the URL. A key that contains it fails.
         next: JSON path to the URL of an answer's next page, on the same host.
         max_bytes: Of one answer with all its pages (of one page in a scan), unpacked; longer ones fail.
         absent: ``"error"`` fails a request if a row lacks a column; ``"null"`` takes it as null, and rows

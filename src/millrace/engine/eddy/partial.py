@@ -66,9 +66,9 @@ def find_missing(
         reached |= more
     if not rest or not part == reached == rest or spec.outer:
         raise InputError(
-            f"partial results without {sorted(missing)}: expected inner joins alone, and that equalities "
-            "hold the other relations together, of which there is at least one, and bind those of them that "
-            "are only looked up; name other relations"
+            f"partial results without {sorted(missing)}: expected inner joins alone, and at least one other "
+            "relation. Equalities have to hold the other relations together, and to bind those of them that "
+            "are only looked up. Name other relations"
         )
     return tuple(sorted(missing))
 
