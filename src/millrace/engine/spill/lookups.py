@@ -76,6 +76,7 @@ def divide(spec: JoinSpec, asked: Collection[str], read: Collection[str], option
     """
     if read:
         raise _refuse(spec, read, "a scan has all of its rows too, which would stay in memory")
+    asked = {*asked, *(r.alias for r in spec.relations if r.same_as in asked)}
     if options.order:
         raise _refuse(spec, asked, f"the order {options.order} is given")
     own = [r for r in spec.relations if r.alias not in asked]
@@ -182,8 +183,7 @@ class LookupEddies:
             own = replace(options, memory_budget=self._total - share)
             stream = given.get("stream")
             ranges = given.get("ranges")
-            names = [r.alias for r in division.scanned.sources]
-            rows = {alias: sources[alias] for alias in names}
+            rows = {r.alias: sources[r.alias] for r in division.scanned.sources if r.same_as is None}
             self._scanned = SpillingEddy(
                 division.scanned, rows, own, stream=stream, ranges=ranges, clock=clock
             )
@@ -198,7 +198,8 @@ class LookupEddies:
         self._callers: dict[int, Caller] = {}
         self._make_caller: Callable[[int, Call], Caller] = given.get("callers") or own_caller
         self._warm_start = given.get("warm_start") or Lessons()
-        self._figures = CellFigures(0, 0.0)
+        # What eddies did that have ended, and the one that runs: one value, for other threads ask.
+        self._eddies: tuple[CellFigures, Run | None] = CellFigures(0, 0.0), None
         self._seconds = 0.0
         # What does not go together is found before a source is read.
         self._make_run(iter(()), None)
@@ -212,9 +213,10 @@ class LookupEddies:
             while first is not None:
                 monitor = CacheMonitor(self._budget, first, self._source)
                 run = self._make_run(monitor.reading(), monitor)
+                self._eddies = self._eddies[0], run
                 monitor.beside = run.context.filters.beside.values
                 yield from run.dataflow.results()
-                self._figures += run.figures()
+                self._eddies = self._eddies[0] + run.figures(), None
                 self._drain(indexes)
                 first = monitor.left
                 del run, monitor
@@ -259,7 +261,9 @@ class LookupEddies:
 
     def figures(self, cell: int = 0) -> CellFigures:
         """Return what this run has done so far, of both parts."""
-        parts = [self._figures] if self._scanned is None else [self._scanned.figures(cell), self._figures]
+        ended, eddy = self._eddies
+        parts = [] if self._scanned is None else [self._scanned.figures(cell)]
+        parts += [ended] if eddy is None else [ended, eddy.figures(cell)]
         before = 0.0 if self._scanned is None else parts[0].budget_peak_ratio * SCANNED_SHARE
         return replace(
             reduce(add, parts),
