@@ -22,7 +22,7 @@ from millrace.limits.clock import VirtualClock
 from millrace.options import ALGORITHMS, ARCHITECTURES, Options
 from tests.engine.eddy import oracle
 from tests.engine.eddy.access_cases import Plan, asked, left_joins_asking, modules, plans
-from tests.engine.eddy.blocks import chain
+from tests.engine.eddy.blocks import block, chain
 from tests.engine.eddy.oracle import Case, multiset
 from tests.engine.laws import examples
 from tests.engine.spill.test_spilling import LARGE_BUDGET, RATIO, beside, large, within
@@ -128,6 +128,16 @@ def test_lookups_stay_within_the_budget(architecture, tmp_path) -> None:
     assert 0.2 < figures.budget_peak_ratio <= RATIO, figures.budget_peak_ratio
     assert figures.output_tuples == sum(count for (count,) in rows.elements())
     assert not list(tmp_path.iterdir())
+
+
+def test_wide_answers_stay_within_the_budget(tmp_path) -> None:
+    """However many rows of a source come at once, before the size of any answer is known."""
+    wide = pa.table({"k": range(5_000), "text": ["x" * 1_000] * 5_000})
+    case = block({"a": wide.select(["k"]), "b": wide}, ["a.k = b.k"])
+    options = within(tmp_path, "hybrid", LARGE_BUDGET, 8192)
+    rows, run = answer((case, {"b": asked("k", delay=0.1)}, options, 5_000))
+    assert rows == case.expected()
+    assert 0.1 < run.figures().budget_peak_ratio <= RATIO
 
 
 def test_bindings_without_a_match_are_counted(monkeypatch, tmp_path) -> None:

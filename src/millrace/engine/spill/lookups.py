@@ -10,7 +10,7 @@ the coordinator of a job's lookups answers without a request.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from millrace.engine.access.modules import IndexAM, is_index
 from millrace.engine.access.paths import Access
+from millrace.engine.arrays import sliced
 from millrace.engine.eddy.context import Given
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run import Run
@@ -187,12 +188,14 @@ class LookupEddies:
             self._scanned = SpillingEddy(
                 division.scanned, rows, own, stream=stream, ranges=ranges, clock=clock
             )
-        self._source = iter(sources[division.stream]) if self._scanned is None else self._join_scanned()
         self._budget = Budget(share)
         asking = division.asking
         width = sum(row_bytes(relation.schema) for relation in asking.sources)
         steps = len(asking.sources) + len(asking.residuals)
         batch = self._budget.batch(options.batch_size, width, steps)
+        streamed = sources[division.stream] if self._scanned is None else self._join_scanned()
+        # An eddy may end behind any of these, so none leads to more answers than its batches do.
+        self._source = (piece for rows in streamed for piece in sliced(rows, batch))
         self._options = replace(options, memory_budget=None, batch_size=batch, online=False)
         self._output = Output(asking, batch, min(BATCH_BYTES, self._budget.buffer))
         self._callers: dict[int, Caller] = {}
@@ -227,8 +230,7 @@ class LookupEddies:
                 caller.close()
             for each in indexes:
                 each.close()
-            if isinstance(self._source, Generator):
-                self._source.close()
+            self._source.close()
             self._seconds = self._clock.now() - began
 
     def _join_scanned(self) -> Iterator[pa.RecordBatch]:
