@@ -17,12 +17,13 @@ from hypothesis import HealthCheck, given, settings, strategies as hs
 from pyspark.sql import DataFrame
 
 import millrace
-from millrace.engine.plan.expressions import ColumnRef
+from millrace.engine.plan.expressions import Call, Column, ColumnRef, Compare, Exists
 from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.policies import Decision
-from millrace.errors import ExecutionError
+from millrace.errors import ExecutionError, InputError
 from millrace.options import Options
 from millrace.parquet.discovery import open_table
+from millrace.predicates import PredicateSpec
 from millrace.spark.block import Block, FrameInput, ParquetInput
 from millrace.spark.exchange import Roles
 from millrace.spark.execute import execute
@@ -250,6 +251,24 @@ def test_a_set_is_not_split(spark, tmp_path):
         for options in (Options(placement="hypercube", cells=5), Options(placement="in_place"), Options()):
             run = execute(spark, Block("b", join, inputs), options)
             assert sorted(row[0] for row in run.frame.collect()) == list(range(40))
+
+
+def test_what_a_budget_cannot_keep_is_refused_before_a_task_begins(spark, tmp_path):
+    """EXISTS behind a predicate that is not deterministic: where that is planned, Spark can do it."""
+    pq.write_table(pa.table({"k": [1, 2]}), tmp_path / "a.parquet")
+    table, own = open_table(tmp_path / "a.parquet"), Column(ColumnRef("a", "k"))
+    asks = Exists("e", (Compare("=", own, Column(ColumnRef("e", "k")), pa.int64()),))
+    pinned = Call(PredicateSpec("p", bool, "row", deterministic=False), (own,))
+    join = JoinSpec(
+        (RelationSpec("a", table.schema),),
+        residuals=(pinned, asks),
+        output=(OutputColumn("k", own.ref),),
+        beside=(RelationSpec("e", table.schema),),
+    )
+    planned = Block("b", join, dict.fromkeys("ae", ParquetInput(table, ("k",))))
+    assert execute(spark, planned, Options()).frame.count() == 2
+    with pytest.raises(InputError, match="comes behind one that is not deterministic"):
+        execute(spark, planned, Options(memory_budget=1 << 20))
 
 
 def test_timestamps_and_nested_columns_pass_through(spark, tmp_path):

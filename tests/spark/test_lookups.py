@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 import millrace
-from millrace.errors import MillraceError
+from millrace.errors import InputError, MillraceError
 from tests.gate import sampled
 from tests.spark.shop import KEYS
 
@@ -76,6 +76,27 @@ def test_a_budget_drops_answers_and_asks_nobody_again(spark, shop) -> None:
     assert built > 2 * KEYS  # each cell by itself may need all of them
     assert "write" in {m.action for m in modules}
     assert all(each.requests == each.keys for each in query.lookups())
+
+
+def test_a_scan_keeps_to_a_budget(spark, shop) -> None:
+    """One that Spark can read is a table like any other, with equal rows once; a service is refused."""
+    table = spark.range(KEYS * 2).selectExpr(f"id % {KEYS} AS k", f"concat('value ', id % {KEYS}) AS v")
+    options = {"cells": 2, "memory_budget": 4_000, "batch_size": 4}
+    query = ask(spark, shop, options=options, scan=table)
+    assert found(query) == expected()
+    assert not shop.asked and "only its scan is read" in query.explain()
+    with pytest.raises(InputError, match="leave memory_budget out, or load"):
+        ask(spark, shop, options=options, scan=millrace.http(f"{shop.url}/all"))
+
+
+def test_tables_that_only_a_lookup_joins_keep_to_a_budget(spark, shop) -> None:
+    text = "SELECT r.id, p.v FROM r JOIN p ON r.k = p.k JOIN q ON p.v = q.v"
+    values = spark.range(KEYS).selectExpr("concat('value ', id) AS v")
+    tables = {"r": rows(spark), "p": shop.table(), "q": values}
+    options = {"cells": 2, "memory_budget": 4_000, "batch_size": 4}
+    query = millrace.query(text, spark=spark, tables=tables, options=options)
+    assert found(query) == expected()
+    assert set(shop.asked.values()) == {1}
 
 
 def test_an_action_that_samples_first_asks_once(spark, shop) -> None:

@@ -71,7 +71,7 @@ class Query(PlannedQuery):
         if not self.taken:
             lines.append(f"no block: Spark runs the {'rest of the' if self.filters else 'whole'} query")
         lines += [f"computed once: {line}" for line in self.shared]
-        lines += ["tables in object stores", *(f"  {line}" for line in self.stored)] if self.stored else []
+        lines += ["how tables are read", *(f"  {line}" for line in self.stored)] if self.stored else []
         if self.reasons:
             lines.append("left to Spark")
             lines += [f"  {reason}" for reason in self.reasons]

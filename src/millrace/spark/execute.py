@@ -267,11 +267,14 @@ class _Assembly:
         self._options = options
         inputs = {relation.alias: block.inputs[relation.alias] for relation in block.join.sources}
         looked_up = {alias: source for alias, source in inputs.items() if isinstance(source, LookupInput)}
-        if looked_up and options.memory_budget is not None:
-            from millrace.engine.spill.lookups import divide  # what plans without a budget do not need
+        if options.memory_budget is not None:  # what cannot keep to it is refused before a task begins
+            from millrace.engine.spill.beside import asked_in  # what plans without a budget do not need
+            from millrace.engine.spill.lookups import divide
 
             read = [alias for alias, each in looked_up.items() if each.scan or each.sources]
-            divide(block.join, looked_up, read, options)
+            if looked_up:
+                divide(block.join, looked_up, read, options)
+            asked_in(block.join)
         # Everything that arrives, by number: semi-joined relations come behind those of the join.
         self._sources = _sources(block)
         self._join = with_sources(block.join, [source.relation for source in self._sources])

@@ -137,7 +137,7 @@ class PlannedQuery:
 
     Attributes:
         filters: The predicates that eddies run inside Spark's filters, inner ones first.
-        stored: Who reads the tables in object stores where Spark needs their rows, one sentence each.
+        stored: How tables are read where that is not plain, one sentence each.
     """
 
     df: DataFrame  # its result: the rows, names and types that ``spark.sql`` gives

@@ -70,18 +70,22 @@ def test_a_full_index_holds_the_sources_back() -> None:
     assert max(pending) == 4
 
 
-def test_wide_rows_that_wait_hold_the_sources_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few bindings they have: a hundred of a kilobyte for one key, of which ten may wait."""
+@pytest.mark.parametrize("wide", ["rows", "answers"])
+def test_what_is_wide_holds_the_sources_back(monkeypatch: pytest.MonkeyPatch, wide: str) -> None:
+    """However few bindings: a hundred rows or answers of a kilobyte for one key, of which ten may wait."""
     monkeypatch.setattr("millrace.engine.eddy.context.MOST_WAITING", 10 * 1024)
     clock, read = VirtualClock(), []
-    rows = pa.record_batch({"k": pa.array([1], INT), "text": ["x" * 1024]})
+    key = {"k": pa.array([1], INT)}
+    large = {**key, "text": pa.array(["x" * 1024])}
+    rows = pa.record_batch(large if wide == "rows" else key)
+    found = pa.table(large if wide == "answers" else key)
 
     def source() -> object:
         for _ in range(100):
             read.append(clock.now())
             yield rows
 
-    case = block({"r": pa.table(rows), "s": pa.table({"k": pa.array([1], INT)})}, ["r.k = s.k"])
+    case = block({"r": pa.table(rows), "s": found}, ["r.k = s.k"])
     made = {"s": asked("k", delay=1.0)}
     ran = run(case, made, Options(batch_size=2), clock=clock, sources={"r": source()})
     assert ran.rows.total() == 100

@@ -25,12 +25,13 @@ from millrace.engine.access.modules import (
     MeasuredIndex,
     ScanAM,
     check_schema,
+    expect_bytes,
     find_types,
     keep_asked,
 )
 from millrace.engine.access.paths import AccessMethods, Lookup
 from millrace.engine.access.schedule import STALLED, Arrival, Schedule
-from millrace.engine.arrays import sliced
+from millrace.engine.arrays import joined, sliced
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.stems.bindings import BindingSet
@@ -40,7 +41,7 @@ from millrace.errors import BudgetError, ExecutionError, InputError, PriceError
 from millrace.limits.clock import POLLED
 
 MOST_WAITING = 256 << 20
-"""Bytes of source rows whose tuples wait for indexes, from which on no more is read, without a budget."""
+"""Bytes of rows that wait for indexes, or of answers to come, at which reading stops without a budget."""
 
 _EXPIRED = 4
 """Base tuples are evicted once a quarter of those held has expired: looking costs O(1) a tuple over time."""
@@ -59,7 +60,10 @@ class Arrivals:
         self.requests = IndexOrScan(methods, stems)
         self._reading = True
         self._ended: list[tuple[int, BindingSet, pa.RecordBatch]] = []
-        self._read = np.zeros((len(methods.spec.sources), 2))  # rows and bytes, by relation
+        # By relation: rows, or bindings that were answered, and the bytes that have come of these.
+        self._read = np.zeros((len(methods.spec.sources), 2))
+        for relation, _ in self._indexes:
+            self._read[relation] = 1, expect_bytes(self._spec.relations[relation].schema)
         self._waits: Callable[[], int] = int
 
     def rounds(
@@ -127,13 +131,13 @@ class Arrivals:
                 if not self._paths.sets >> relation & 1:
                     rows = keep_asked(rows, answer.bindings, lookup.keys)
                 found.append(rows)
-                self._read[relation] += rows.num_rows, rows.nbytes
+                self._read[relation] += answer.bindings.num_rows, rows.nbytes
             # What came together is built together, and ends together.
             for lookup, batches in bindings.items():
                 eots = self._stems[relation].eot(lookup.keys)
                 self._ended.append((relation, eots, pa.concat_batches(batches)))
             if found:
-                arrivals += [(relation, piece) for piece in sliced(pa.concat_batches(found), size)]
+                arrivals += [(relation, piece) for piece in sliced(joined(found), size)]
         return arrivals
 
     def _poll(self, relation: int, index: MeasuredIndex) -> list[Answer]:

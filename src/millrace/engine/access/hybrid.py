@@ -174,6 +174,11 @@ class IndexOrScan:
             asked = self._asked_of(lookup)
             self._submit(lookup, asked.add(some, lambda k: values(k).take(to_arrow(unknown))))
 
+    @property
+    def bindings(self) -> list[BindingSet]:
+        """What indexes were asked for, as it is remembered."""
+        return [*self._asked.values(), *self._wanted.values()]
+
     def missing(self, relation: int) -> bool:
         """Whether an index is to answer something about the relation, or will soon be asked to.
 

@@ -17,7 +17,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from millrace.engine.arrays import to_arrow
+from millrace.engine.arrays import fixed_width, to_arrow
 from millrace.engine.plan.evaluation import widen
 from millrace.engine.stems.bindings import BindingSet
 from millrace.engine.tuples import KeyColumn, codes
@@ -31,6 +31,9 @@ _UNMEASURED = 0.001
 
 _TRIAL = 64
 """Bindings that an index which takes any number at once gets before its first answer."""
+
+_UNSEEN = 1024
+"""Bytes that a value of a type without a fixed width is taken to have before the first answer."""
 
 State = Literal["open", "complete", "broken"]
 
@@ -254,6 +257,11 @@ class MeasuredIndex:
 
 def _average(old: float, new: float) -> float:
     return new if not old else _MEMORY * old + (1 - _MEMORY) * new
+
+
+def expect_bytes(schema: pa.Schema) -> int:
+    """Return the bytes that an answer to one binding is taken to have before the first answer."""
+    return sum(fixed_width(field.type) or _UNSEEN for field in schema)
 
 
 def check_schema(name: str, schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -65,7 +65,7 @@ class Given(TypedDict, total=False):
             :class:`millrace.engine.eddy.dataflow.EddyDataflow`.
         later: Bit set of the predicates and left joins that wait for another run, in the order of
             :class:`millrace.engine.plan.graph.QueryGraph`.
-        most_waiting: Bytes of source rows that may wait for indexes, before more are read.
+        most_waiting: Bytes of rows that may wait for indexes, or of answers to come, before more are read.
     """
 
     stream: str | None

@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.access.modules import IndexAM, Waking, check_schema, keep_asked
+from millrace.engine.access.modules import IndexAM, Waking, check_schema, expect_bytes, keep_asked
 from millrace.engine.arrays import Array, is_true, to_arrow
 from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap, Walk
@@ -262,6 +262,7 @@ class AskedRelation(BesideRelation):
         self._module = index
         self._clock = clock
         self._woken = woken
+        self._answered, self._came = 1, expect_bytes(schema)  # bindings, and bytes of their rows
         keys = [self._keys[place] for place in self._bound]
         self._asked, self._ended = BindingSet(keys), BindingSet(keys)
         condition, terms = join.condition, tuple[Predicate, ...]()
@@ -299,9 +300,16 @@ class AskedRelation(BesideRelation):
         answers = self._module.poll()
         for answer in answers:
             rows = check_schema(self._module.name, self._schema, answer.rows)
+            self._answered += answer.bindings.num_rows
+            self._came += int(rows.nbytes)
             self.take(keep_asked(rows, answer.bindings, self._asked.keys))
             self._ended.add_rows(answer.bindings)
         return bool(answers)
+
+    @property
+    def answer_bytes(self) -> float:
+        """Bytes that the answer to one binding has, on average."""
+        return self._came / self._answered
 
     def is_answered(self, search: Search) -> bool:
         """Tell whether all bindings of tuples have ended."""

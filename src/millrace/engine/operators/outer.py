@@ -116,6 +116,7 @@ class AskingProbe(OuterProbe):
     def _set_aside(self, work: Search) -> None:
         batch = work.batch
         size = sum(int(column.nbytes) for column in (*work.columns, *batch.rows.values()))
+        size += int(batch.size * self.beside.answer_bytes)
         if self.unbuilt is not None:
             size += batch.stores[self.unbuilt].nbytes
         for low in range(0, batch.size, _PIECE):

@@ -82,6 +82,7 @@ class Passes:
     def __init__(self, spec: JoinSpec, late: Sequence[str]) -> None:
         self._spec = spec
         self._nodes = (*spec.residuals, *spec.outer)
+        self._numbers = {relation.alias: number for number, relation in enumerate(spec.sources)}
         before = QueryGraph.of(spec).residuals_before
         asked = [[p.relation for p in exists_in(each)] for each in spec.residuals]
         asked += [[join.relation] for join in spec.outer]
@@ -119,38 +120,38 @@ class Passes:
         refs = [each.source for each in spec.output] + [ref for node in waiting for ref in columns_of(node)]
         absent = {node.relation for node in waiting if isinstance(node, LeftJoin)}
         left = (ref for ref in dict.fromkeys(refs) if ref.relation not in absent)
-        columns = [OutputColumn(name_carried(spec, ref), ref) for ref in left]
+        columns = [OutputColumn(self._name(ref), ref) for ref in left]
         return replace(spec, output=tuple(columns), count_only=False)
 
-    def marks(self, number: int) -> bool:
+    def is_marking(self, number: int) -> bool:
         """Whether a pass only marks the tuples, for that of another relation of the same predicate."""
         return number in self._marks
 
-    def schema(self, number: int) -> pa.Schema:
+    def describe(self, number: int) -> pa.Schema:
         """Return the columns of what a pass leaves, marks among them."""
         schema = self.carry(number).output_schema
         for place, (alias, last) in self._marks.items():
             if place <= number < last:
-                schema = schema.append(pa.field(name_carried(self._spec, mark_of(alias)), pa.bool_()))
+                schema = schema.append(pa.field(self._name(mark_of(alias)), pa.bool_()))
         return schema
 
     def mark(self, batch: TupleBatch, number: int, truth: Array) -> pa.RecordBatch:
         """Return the tuples of a pass with its mark."""
         columns = {
-            f"{relation} {name}": store.gather(name, batch.rows[relation])
+            name_carried(relation, name): store.gather(name, batch.rows[relation])
             for relation, store in batch.stores.items()
             for name in store.schema.names
         }
-        columns[name_carried(self._spec, mark_of(self._marks[number][0]))] = to_arrow(truth)
-        schema = self.schema(number)
+        columns[self._name(mark_of(self._marks[number][0]))] = to_arrow(truth)
+        schema = self.describe(number)
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
-    def tuples(self, batch: pa.RecordBatch, number: int) -> TupleBatch:
+    def restore(self, batch: pa.RecordBatch, number: int) -> TupleBatch:
         """Return the tuples that a pass gets, of what was carried."""
         places: dict[int, dict[str, int]] = {}
         for place, name in enumerate(batch.schema.names):
-            relation, _, column = name.partition(" ")
-            places.setdefault(int(relation), {})[column] = place
+            relation, column = read_carried(name)
+            places.setdefault(relation, {})[column] = place
         stores = {}
         for relation, own in places.items():
             part = pa.RecordBatch.from_arrays([batch.column(place) for place in own.values()], [*own])
@@ -159,10 +160,19 @@ class Passes:
         everything = (1 << len(self._spec.relations)) - 1
         return TupleBatch(Signature(everything, self.before(number)), dict.fromkeys(stores, rows), stores)
 
+    def _name(self, ref: ColumnRef) -> str:
+        return name_carried(self._numbers[ref.relation], ref.column)
 
-def name_carried(spec: JoinSpec, ref: ColumnRef) -> str:
-    """Return the name of a column that is carried: the number of its relation, and its own name."""
-    return f"{[r.alias for r in spec.sources].index(ref.relation)} {ref.column}"
+
+def name_carried(relation: int, column: str) -> str:
+    """Return the name of a column that is carried, of the number of its relation and its own name."""
+    return f"{relation} {column}"
+
+
+def read_carried(name: str) -> tuple[int, str]:
+    """Return the number of a carried column's relation, and its own name there."""
+    relation, _, column = name.partition(" ")
+    return int(relation), column
 
 
 class BesideSource:
@@ -180,9 +190,10 @@ class BesideSource:
         self.alias, self.asks = asks.relation, asks
         own, tuples = spec.relation(self.alias), f"tuples for {self.alias}"
         keys, kinds = list[Equality](), dict[str, pa.DataType]()
+        numbers = {relation.alias: number for number, relation in enumerate(spec.sources)}
         for key in asks.keys:
             left, right = key.left.ref, key.right.ref  # type: ignore[union-attr]
-            name = name_carried(spec, left)
+            name = name_carried(numbers[left.relation], left.column)
             kinds[name] = spec.relation(left.relation).schema.field(left.column).type
             keys.append(Equality(ColumnRef(tuples, name), ColumnRef(self.alias, right.column), key.type))
         both = JoinSpec((RelationSpec(tuples, pa.schema([*kinds.items()])), own), tuple(keys))

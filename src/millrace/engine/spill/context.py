@@ -39,7 +39,7 @@ _VARIABLE = 32
 """What a value of a type without a fixed width is taken to need."""
 
 _RELEASED = 1 << 20
-"""Joins smaller than this leave nothing behind that is worth a collection of garbage."""
+"""Bytes that joins leave behind, all since the last one together, which are worth a collection of garbage."""
 
 _STATE_SHARE = 0.7
 _WRITE_SHARE = 1 / 16
@@ -193,6 +193,7 @@ class Budget:
         self._free = total
         self._waiting = 0
         self._joining = 0
+        self._left = 0  # bytes that eddies held which have ended since the last collection of garbage
 
     def reserve(self, size: int) -> None:
         """Set so many bytes apart for the whole of a run: there is less for all else, but a part of it."""
@@ -232,7 +233,9 @@ class Budget:
     def let_go(self, size: int = 0) -> None:
         """An eddy has ended, which held so many bytes beside those that the budget knows of."""
         # Its parts refer to each other, so without a collection its state would stay for a while.
-        if self.join(0) + size >= _RELEASED:
+        self._left += self.join(0) + size
+        if self._left >= _RELEASED:
+            self._left = 0
             gc.collect()
             pa.default_memory_pool().release_unused()
 

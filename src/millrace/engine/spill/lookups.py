@@ -10,7 +10,7 @@ the coordinator of a job's lookups answers without a request.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from millrace.engine.access.modules import IndexAM, is_index
 from millrace.engine.access.paths import Access
+from millrace.engine.arrays import sliced
 from millrace.engine.eddy.context import Given
 from millrace.engine.eddy.output import Output
 from millrace.engine.eddy.run import Run
@@ -76,6 +77,7 @@ def divide(spec: JoinSpec, asked: Collection[str], read: Collection[str], option
     """
     if read:
         raise _refuse(spec, read, "a scan has all of its rows too, which would stay in memory")
+    asked = {*asked, *(r.alias for r in spec.relations if r.same_as in asked)}
     if options.order:
         raise _refuse(spec, asked, f"the order {options.order} is given")
     own = [r for r in spec.relations if r.alias not in asked]
@@ -182,23 +184,25 @@ class LookupEddies:
             own = replace(options, memory_budget=self._total - share)
             stream = given.get("stream")
             ranges = given.get("ranges")
-            names = [r.alias for r in division.scanned.sources]
-            rows = {alias: sources[alias] for alias in names}
+            rows = {r.alias: sources[r.alias] for r in division.scanned.sources if r.same_as is None}
             self._scanned = SpillingEddy(
                 division.scanned, rows, own, stream=stream, ranges=ranges, clock=clock
             )
-        self._source = iter(sources[division.stream]) if self._scanned is None else self._join_scanned()
         self._budget = Budget(share)
         asking = division.asking
         width = sum(row_bytes(relation.schema) for relation in asking.sources)
         steps = len(asking.sources) + len(asking.residuals)
         batch = self._budget.batch(options.batch_size, width, steps)
+        streamed = sources[division.stream] if self._scanned is None else self._join_scanned()
+        # An eddy may end behind any of these, so none leads to more answers than its batches do.
+        self._source = (piece for rows in streamed for piece in sliced(rows, batch))
         self._options = replace(options, memory_budget=None, batch_size=batch, online=False)
         self._output = Output(asking, batch, min(BATCH_BYTES, self._budget.buffer))
         self._callers: dict[int, Caller] = {}
         self._make_caller: Callable[[int, Call], Caller] = given.get("callers") or own_caller
         self._warm_start = given.get("warm_start") or Lessons()
-        self._figures = CellFigures(0, 0.0)
+        # What eddies did that have ended, and the one that runs: one value, for other threads ask.
+        self._eddies: tuple[CellFigures, Run | None] = CellFigures(0, 0.0), None
         self._seconds = 0.0
         # What does not go together is found before a source is read.
         self._make_run(iter(()), None)
@@ -212,9 +216,10 @@ class LookupEddies:
             while first is not None:
                 monitor = CacheMonitor(self._budget, first, self._source)
                 run = self._make_run(monitor.reading(), monitor)
+                self._eddies = self._eddies[0], run
                 monitor.beside = run.context.filters.beside.values
                 yield from run.dataflow.results()
-                self._figures += run.figures()
+                self._eddies = self._eddies[0] + run.figures(), None
                 self._drain(indexes)
                 first = monitor.left
                 del run, monitor
@@ -225,8 +230,7 @@ class LookupEddies:
                 caller.close()
             for each in indexes:
                 each.close()
-            if isinstance(self._source, Generator):
-                self._source.close()
+            self._source.close()
             self._seconds = self._clock.now() - began
 
     def _join_scanned(self) -> Iterator[pa.RecordBatch]:
@@ -259,7 +263,9 @@ class LookupEddies:
 
     def figures(self, cell: int = 0) -> CellFigures:
         """Return what this run has done so far, of both parts."""
-        parts = [self._figures] if self._scanned is None else [self._scanned.figures(cell), self._figures]
+        ended, eddy = self._eddies
+        parts = [] if self._scanned is None else [self._scanned.figures(cell)]
+        parts += [ended] if eddy is None else [ended, eddy.figures(cell)]
         before = 0.0 if self._scanned is None else parts[0].budget_peak_ratio * SCANNED_SHARE
         return replace(
             reduce(add, parts),

@@ -34,8 +34,9 @@ def run_of(
         spec: The block.
         sources: Record batches by alias.
         options: The run's settings.
-        given: See :class:`millrace.engine.eddy.context.Given`; under a memory budget no schedule, watch or
-            whatever else of the ways of one eddy, for spilling has its own.
+        given: See :class:`millrace.engine.eddy.context.Given`; under a memory budget a schedule, watch,
+            policy or eddy of yours is refused, for spilling has its own. So is an output beside access
+            modules, for the block is divided.
 
     Raises:
         InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on; or
@@ -49,10 +50,11 @@ def run_of(
         )
     access = {a: own for a, own in (given.get("access") or {}).items() if own}
     spills = options.memory_budget is not None and (len(spec.sources) > 1 or bool(access))
-    if spills and (own := [name for name in _OF_ONE_EDDY if given.get(name) is not None]):
+    barred = (*_OF_ONE_EDDY, "output") if access else _OF_ONE_EDDY
+    if spills and (own := [name for name in barred if given.get(name) is not None]):
         raise InputError(
-            f"option memory_budget is set for a run that is given a {' and a '.join(own)}; expected one of "
-            "the two: under a budget sources are read, and memory is watched, by the way of spilling"
+            f"option memory_budget is set for a run that is given {' and '.join(own)}; expected one of the "
+            "two: under a budget sources are read, and memory is watched, by the way of spilling"
         )
     if spills and access:
         from millrace.engine.spill.lookups import LookupEddies  # what tasks without a budget do not need

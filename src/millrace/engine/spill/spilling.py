@@ -33,6 +33,7 @@ from millrace.engine.spill.guard import BudgetMonitor, OverBudget, Remainder
 from millrace.engine.spill.partitions import store
 from millrace.engine.stairs.choice import settle_architecture
 from millrace.engine.start_up import work_time
+from millrace.engine.stems.join_state import bytes_in_flight
 from millrace.engine.tuples import BATCH_BYTES
 from millrace.engine.tuples.batch import TupleBatch
 from millrace.errors import OptionError
@@ -197,11 +198,11 @@ class SpillingEddy:
     def _passed(self, number: int, late: BesideSource, results: Iterator[Any]) -> Iterator[Any]:
         """Yield what a pass makes of the results of the one before it."""
         passes = self._passes
-        carried = passes.schema(number - 1)
+        carried = passes.describe(number - 1)
         batch = self._batch_of(row_bytes(carried) + row_bytes(self._spec.relation(late.alias).schema))
-        match = self._marked if passes.marks(number) else partial(self._matched, batch=batch)
+        match = self._marked if passes.is_marking(number) else partial(self._matched, batch=batch)
         for rows, parts in late.pair_up(carried, results):
-            tuples = (passes.tuples(piece, number) for piece in _evened(rows, batch))
+            tuples = (passes.restore(piece, number) for piece in _evened(rows, batch))
             if len(parts) == 1:
                 yield from match(number, late, parts[0], tuples)
                 continue
@@ -254,6 +255,8 @@ class SpillingEddy:
         size = relation.nbytes
         self._budget.wait(size)
         for each in tuples:
+            # Those that meet several parts are counted as they wait for these.
+            self._budget.join(bytes_in_flight((each,), () if marks is None else each.stores.values()))
             truth = relation.truth(each)
             if marks is None or marks.is_last:
                 found += each.size

@@ -54,6 +54,7 @@ class SteMs(JoinState):
     def __init__(self, context: RunContext) -> None:
         self.stems: Sequence[SteM] = context.stems
         self._paths, self._graph = context.methods.paths, context.graph
+        self._requests = context.arrivals.requests
         self._unbuilt = context.schedule.unbuilt
         self._windows = context.watermark.windows
         self._waiting = PriorProbers()
@@ -126,7 +127,10 @@ class SteMs(JoinState):
         return self._waiting.size
 
     def held(self) -> Held:
-        return held_by(self.stems, ())
+        held, asked = held_by(self.stems, ()), self._requests.bindings
+        return Held(
+            held.nbytes + sum(each.nbytes for each in asked), held.least + sum(each.least for each in asked)
+        )
 
     def figures(self) -> StateTotals:
         return StateTotals(tuple(stem.figures() for stem in self._bases() if stem.rows), self._peak)

@@ -287,13 +287,11 @@ class RelationStore:
             runs[-1].append(chunk)
             held += size
         if self._merged and len(runs[0]) > 1:
-            before, *new = runs[0]
             if self._growing is None:
                 self._growing = Growing(pa.struct(list(self.schema)))
-                self._growing.append(before.to_struct_array())
-            self._growing.append(joined(new).to_struct_array())
-            columns = self._growing.view().flatten()
-            runs[0] = [pa.RecordBatch.from_arrays(columns, schema=self.schema)]
+                # What has been copied goes before room for more makes another copy.
+                runs[0][0] = self._chunks[last] = self._grow(self._growing, self._chunks[last])
+            runs[0] = [self._grow(self._growing, joined(runs[0][1:]))]
         if len(runs) > 1:
             self._growing = None
         self._chunks[last:] = map(joined, runs)
@@ -301,6 +299,11 @@ class RelationStore:
         self._starts[last + 1 :] = (self._starts[last] + ends[:-1]).tolist()
         self._merged = len(self._chunks)
         self._payload = self._weigh()
+
+    def _grow(self, growing: Growing, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        """Copy a chunk behind those that have grown together, and return all of these as one."""
+        growing.append(chunk.to_struct_array())
+        return pa.RecordBatch.from_arrays(growing.view().flatten(), schema=self.schema)
 
     def _weigh(self, first: int | None = None) -> int:
         """Return the bytes of the first chunks, so many or all."""

@@ -195,7 +195,7 @@ def dotted(node: exp.Table) -> str:
 class Catalog:
     """Finds the tables: the caller's first, then the session's.
 
-    ``notes`` say who reads the tables in object stores, one sentence for each that was looked up.
+    ``notes`` say how tables are read where that is not plain, one sentence for each that was looked up.
     """
 
     def __init__(self, frames: Frames, tables: Tables, settings: Settings) -> None:
@@ -335,6 +335,10 @@ class Catalog:
             return self._from_frame(name, where, fixed=True)
         if isinstance(where, LookupTable):
             lookup, frame = lookup_of(self.frames, where, self.settings.storage)
+            if self.settings.options.memory_budget is not None and lookup.scan is not None:
+                # Tables can be spilled; what an index returns beside a scan would stay in memory.
+                self.notes.append(f"{name}: option memory_budget is set, so only its scan is read")
+                return self._from_frame(name, frame, fixed=True)
             return Table(name, lambda: frame, None, self.frames.place(frame), lookup)
         raise InputError(
             f"table {name!r} is given as {type(where).__name__}: expected a path to Parquet, CSV or JSON "
