@@ -77,7 +77,9 @@ steps = st.dictionaries(
 
 
 class HubCluster(Cluster):
-    processor = functools.partial(HubProcessor, files=functools.partial(SinkFiles, storage=StorageOptions()))
+    processor = staticmethod(
+        functools.partial(HubProcessor, files=functools.partial(SinkFiles, storage=StorageOptions()))
+    )
 
     def read(self, block):
         """Rows by query, and changes that are made with the queries that run since."""
@@ -245,6 +247,16 @@ def test_files_have_the_rows_of_their_queries(tmp_path):
     got, _, cluster = play(STEADY, changes, restart=15, anew=2, folder=tmp_path)
     assert got == want
     assert sum(each["results"] for each in cluster.rows) == want.total()
+
+
+@pytest.mark.broken_rule
+def test_files_that_take_each_others_names_are_caught(monkeypatch, tmp_path):
+    """A name is of one micro-batch."""
+    changes, want = steady()
+    one = functools.partial(HubProcessor, files=lambda _: SinkFiles("0.parquet", StorageOptions()))
+    monkeypatch.setattr(HubCluster, "processor", staticmethod(one))
+    got, _, _ = play(STEADY, changes, anew=2, folder=tmp_path)
+    assert got < want
 
 
 RULES = {
