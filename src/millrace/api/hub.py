@@ -62,11 +62,10 @@ class Hub:
             )
         self._times: EventTimes = plan.times
         for relation in self._block.join.relations:
-            for name in relation.schema.names:
-                if name.startswith(STEM):
-                    raise InputError(
-                        f"stream {relation.alias!r} has a column {name!r}: a hub needs that name"
-                    )
+            if taken := [name for name in relation.schema.names if name.startswith(STEM)]:
+                raise InputError(
+                    f"stream {relation.alias!r} has a column {taken[0]!r}: a hub needs that name"
+                )
         self._folder = Folder(checkpoint, StorageOptions.of(options.storage_options))
         self._folder.begin(on)
         # By the query's number: a query that has gone may have had the name of one that stands.

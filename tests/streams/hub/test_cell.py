@@ -78,7 +78,7 @@ steps = st.dictionaries(
 
 class HubCluster(Cluster):
     processor = staticmethod(
-        functools.partial(HubProcessor, files=functools.partial(SinkFiles, storage=StorageOptions()))
+        functools.partial(HubProcessor, make=functools.partial(SinkFiles, storage=StorageOptions()))
     )
 
     def read(self, block):
@@ -253,7 +253,7 @@ def test_files_have_the_rows_of_their_queries(tmp_path):
 def test_files_that_take_each_others_names_are_caught(monkeypatch, tmp_path):
     """A name is of one micro-batch."""
     changes, want = steady()
-    one = functools.partial(HubProcessor, files=lambda _: SinkFiles("0.parquet", StorageOptions()))
+    one = functools.partial(HubProcessor, make=lambda _: SinkFiles("0.parquet", StorageOptions()))
     monkeypatch.setattr(HubCluster, "processor", staticmethod(one))
     got, _, _ = play(STEADY, changes, anew=2, folder=tmp_path)
     assert got < want

@@ -70,7 +70,7 @@ class HubCell(Cell):
         self._used: frozenset[int] = frozenset()
         self._came, self._old = came, dict[str, list[pa.RecordBatch]]()
         self.files: SinkFiles
-        self.tells = False
+        self.tells: bool
         self._set(registry)
 
     def _set(self, registry: Registry) -> None:
@@ -120,7 +120,6 @@ class HubCell(Cell):
         if self.tells:
             made = [self.registry.newest.number, *(each.query.id for each in self.registry.queries)]
             yield pa.RecordBatch.from_pylist([{"made": made}], ENVELOPE)
-            self.tells = False
         with self.files:
             if self._came:
                 yield from self._probe_window()
@@ -150,13 +149,12 @@ class HubCell(Cell):
             for slot, places in rows_by_slot(rows, self._join.join.aliases, wanted):
                 query = by_slot[slot]
                 own = _take_rows(rows, query, places)
-                if not own.num_rows:
-                    continue
-                found.append({"query": query.id, "rows": own.num_rows})
-                if query.sink is None:
-                    found[-1]["block"] = own.serialize().to_pybytes()
-                else:
-                    self.files.write(query, own)
+                if own.num_rows:
+                    found.append({"query": query.id, "rows": own.num_rows})
+                    if query.sink is None:
+                        found[-1]["block"] = own.serialize().to_pybytes()
+                    else:
+                        self.files.write(query, own)
             if found:
                 yield pa.RecordBatch.from_pylist(found, ENVELOPE)
 
@@ -183,13 +181,11 @@ def _take_rows(rows: pa.RecordBatch, query: StandingQuery, places: Array) -> pa.
 
 
 class HubProcessor(CellProcessor):
-    """Runs the cells of a hub; ``files`` makes those of a micro-batch, of the name that they are to have."""
+    """Runs the cells of a hub; ``make`` returns the files of a micro-batch, which are to have a name."""
 
-    def __init__(
-        self, task: ContinuousJoin, keys: tuple[int, ...], files: Callable[[str], SinkFiles]
-    ) -> None:
+    def __init__(self, task: ContinuousJoin, keys: tuple[int, ...], make: Callable[[str], SinkFiles]) -> None:
         super().__init__(task, keys)
-        self._files = files
+        self._make_files = make
 
     def _begin(self, number: int, kept: Cell | None, head: Head, blocks: Blocks, watermark: int) -> Cell:
         """Return the cell for the queries of the next micro-batch."""
@@ -212,7 +208,7 @@ class HubProcessor(CellProcessor):
         kept.tells = number == 0 and bool(changes)
         # Without Spark there is no number but the cell's.
         batch = int(task_property("streaming.sql.batchId") or now)
-        kept.files = self._files(f"{batch:010}-{number:05}.parquet")
+        kept.files = self._make_files(f"{batch:010}-{number:05}.parquet")
         return kept
 
     def _count_results(self, batch: pa.RecordBatch) -> int:

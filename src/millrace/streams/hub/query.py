@@ -40,14 +40,9 @@ from millrace.engine.plan.expressions import (
 from millrace.errors import InputError
 from millrace.limits.chunk import decoded, encoded
 
+_WHOLE = pa.int64()
 ENVELOPE = pa.schema(
-    {
-        "query": pa.int64(),
-        "rows": pa.int64(),
-        "block": pa.binary(),
-        "lost": pa.string(),
-        "made": pa.list_(pa.int64()),
-    }
+    {"query": _WHOLE, "rows": _WHOLE, "block": pa.binary(), "lost": pa.string(), "made": pa.list_(_WHOLE)}
 )
 """What cells give out: how many rows a query has, and these in a block if they go to a function; why the last
 rows of one that leaves are lost; or the number of the newest change that is made, and behind it those of the
