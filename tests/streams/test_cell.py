@@ -164,7 +164,7 @@ def test_a_cell_above_the_budget_is_kept_and_others_go():
 
 def test_cells_of_earlier_starts_of_a_query_go(monkeypatch):
     """Those of other queries stay."""
-    monkeypatch.setattr(cells, "query_id", lambda: "one")
+    monkeypatch.setattr(cells, "task_property", lambda name: "one")
     cluster = Cluster(join_of(NAMES, WINDOW), WINDOW)
     kept = cluster.processes[0]
     kept.update({("one", cluster.task.name, 3): Cell(cluster.task), ("two", "plan", 0): Cell(cluster.task)})

@@ -8,9 +8,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -21,14 +23,14 @@ from millrace.options import Options, StorageOptions
 from millrace.parquet.store import StoreError, locate
 from millrace.spark.block import FrameInput
 from millrace.spark.session import internal_query, is_connect
-from millrace.spark.types import arrow_schema, spark_schema
+from millrace.spark.types import arrow_schema
 from millrace.sql.plan import BlockPlan, Plan, with_inputs
 from millrace.sql.planner.planner import Planner
 from millrace.sql.syntax.parse import parse
 from millrace.streams.hub.cell import CHANGES, HubProcessor
-from millrace.streams.hub.delivery import Deliver, Sink, write_empty
+from millrace.streams.hub.delivery import Sink, SinkFiles, deliver, find_function
 from millrace.streams.hub.folder import WRITING, Folder, locate_writable
-from millrace.streams.hub.query import ENVELOPE, Change, Since, StandingQuery
+from millrace.streams.hub.query import Change, Since, StandingQuery
 from millrace.streams.plan import deal
 from millrace.streams.retention import EventTimes
 
@@ -48,7 +50,7 @@ class Hub:
         self._spark, self._streams, self._source, self._options = spark, streams, on, options
         with self._planner() as planner:
             whole = planner.plan(parse(f"SELECT * FROM {on}"))[0]
-            plan = _only(whole)
+            plan = _require_block(whole)
             self._block = with_inputs(plan, planner.frames)  # all columns of its inputs
         columns = {} if plan.times is None else plan.times.columns
         tables = sorted({relation.alias for relation in plan.join.sources} - set(columns))
@@ -60,11 +62,10 @@ class Hub:
             )
         self._times: EventTimes = plan.times
         for relation in self._block.join.relations:
-            for name in relation.schema.names:
-                if name.startswith(STEM):
-                    raise InputError(
-                        f"stream {relation.alias!r} has a column {name!r}: a hub needs that name"
-                    )
+            if taken := [name for name in relation.schema.names if name.startswith(STEM)]:
+                raise InputError(
+                    f"stream {relation.alias!r} has a column {taken[0]!r}: a hub needs that name"
+                )
         self._folder = Folder(checkpoint, StorageOptions.of(options.storage_options))
         self._folder.begin(on)
         # By the query's number: a query that has gone may have had the name of one that stands.
@@ -99,7 +100,7 @@ class Hub:
         """
         if since not in ("now", "window"):
             raise InputError(f"query {name!r}: since is {since!r}: expected 'now' or 'window'")
-        query = self._standing(name, select, where, since)
+        query = self._make_query(name, select, where, since)
         if callable(sink) and self._is_active and is_connect(self._spark):
             raise InputError(
                 f"query {name!r}: on Spark Connect functions are sent when the hub starts: stop() it, add "
@@ -145,8 +146,9 @@ class Hub:
             )
         query = replace(query, sink=path)
         try:
-            write_empty(query, storage)
-        except StoreError as error:
+            with SinkFiles("empty.parquet", storage) as files:
+                files.write(query, pa.RecordBatch.from_pylist([], query.schema))
+        except (StoreError, OSError) as error:
             raise InputError(
                 f"query {name!r}: {error}; give a folder that the hub may make and write to"
             ) from error
@@ -155,9 +157,9 @@ class Hub:
     def remove(self, name: str) -> None:
         """Remove a query; the next micro-batch goes on without it. What it has written stays.
 
-        A micro-batch that has failed runs again with it. If its function fails there, or the driver cannot
-        write to its folder, its rows are lost, and the error is logged: so you can remove a query whose sink
-        ends the hub.
+        A micro-batch that has failed runs again with it when the hub starts again. If its function fails
+        there, or its folder cannot be written to, its rows are lost, and the error is logged: so you can
+        remove a query whose sink ends the hub.
 
         Raises:
             InputError: There is none of that name.
@@ -188,14 +190,9 @@ class Hub:
         if self._is_active:
             raise InputError("the hub runs already: stop() it first")
         listed = self.list()
-        latest = {query.name: query.id for query in listed}
         for query in listed:
-            is_needed = query.state != "leaving" and query.id == latest[query.name]
-            if query.sink is None and query.id not in self._functions and is_needed:
-                raise InputError(
-                    f"query {query.name!r} gives its rows to a function, which no restart remembers: give "
-                    f"hub() sinks={{{query.name!r}: function}}"
-                )
+            if query.sink is None and query.state != "leaving":
+                find_function(query, self._functions)
         folder = self._folder
         sinks = [query.sink for query in listed if query.sink is not None]
         with WRITING:
@@ -212,11 +209,11 @@ class Hub:
             sf.lit(CHANGES).alias("relation"),
             sf.col("value").cast("binary").alias("block"),
         )
-        frame = replace(dealt, sides=(*dealt.sides, side)).run(
-            HubProcessor(dealt.task, dealt.keys), ENVELOPE, spark_schema(ENVELOPE)
-        )
-        deliver = Deliver(folder, self._functions)
-        writer = frame.writeStream.foreachBatch(lambda rows, batch: deliver(rows, batch))
+        leaving = [query.id for query in listed if query.state == "leaving"]
+        files = partial(SinkFiles, storage=folder.storage, leaving=leaving)
+        frame = dealt.run(HubProcessor(dealt.task, dealt.keys, files), side)
+        functions = self._functions
+        writer = frame.writeStream.foreachBatch(lambda rows, batch: deliver(rows, batch, folder, functions))
         writer = writer.option("checkpointLocation", f"{folder.uri}/spark")
         self._query = (writer.trigger(**trigger) if trigger else writer).start()
         return self._query
@@ -230,12 +227,12 @@ class Hub:
         if self._query is not None:
             self._query.stop()
 
-    def _standing(self, name: str, select: str, where: str | None, since: Since) -> StandingQuery:
+    def _make_query(self, name: str, select: str, where: str | None, since: Since) -> StandingQuery:
         """Return a query without a number: columns as behind SELECT, conditions as behind WHERE."""
         text = f"SELECT {select}\nFROM {self._source}"
         with self._planner() as planner:
             whole, schema = planner.plan(parse(text if where is None else f"{text}\nWHERE (\n{where}\n)"))
-        plan = _only(whole)
+        plan = _require_block(whole)
         if whole.direct is None:
             raise InputError(
                 "a hub's query selects columns of the join as they are, under any names: compute in a query "
@@ -255,13 +252,13 @@ class Hub:
         conditions = [term for term in terms(plan.join.residuals) if term not in of_join]
         for alias, rows in plan.inputs.items():
             if not isinstance(rows, FrameInput):
-                raise _left_to_spark(f"a condition on {alias}")
+                raise _explain_refusal(f"a condition on {alias}")
             if rows.filters is None:
-                raise _left_to_spark(f"a condition on {alias}: {' '.join(rows.where.split())}")
+                raise _explain_refusal(f"a condition on {alias}: {' '.join(rows.where.split())}")
             conditions += rows.filters
         for ref in (*(ref for each in conditions for ref in columns_of(each)), *columns):
             if ref.column not in shared.relation(ref.relation).schema.names:
-                raise _left_to_spark(ref.column)
+                raise _explain_refusal(ref.column)
         parts = {"conditions": tuple(conditions), "columns": columns, "schema": arrow_schema(schema)}
         return StandingQuery(0, name, select, where, since, **parts)
 
@@ -271,18 +268,18 @@ class Hub:
             yield planner
 
 
-def _only(plan: Plan) -> BlockPlan:
+def _require_block(plan: Plan) -> BlockPlan:
     """Return the block that a query is; refuse what is more than that, or less."""
     if len(plan.blocks) != 1 or plan.filters or plan.parts:
         why = "; ".join(plan.reasons) or "it is not one join"
         raise InputError(f"a hub's queries share one join of streams, and this is none: {why}")
     (block,) = plan.blocks
     if block.above:
-        raise _left_to_spark(" and ".join(block.above))
+        raise _explain_refusal(" and ".join(block.above))
     return block
 
 
-def _left_to_spark(what: str) -> InputError:
+def _explain_refusal(what: str) -> InputError:
     return InputError(
         f"only Spark evaluates {what}, and a hub's queries are told apart without it: expected comparisons "
         "of columns with each other and with constants, BETWEEN, IN, LIKE and IS NULL; or give the stream a "

@@ -174,9 +174,9 @@ def build(plan: Plan, frames: Frames, functions: Functions, options: Options) ->
         if block.times is None:
             run = execute(frames.spark, block, options)
         else:
-            from millrace.streams.plan import continuous  # here, for few queries have streams
+            from millrace.streams.plan import plan_continuous  # here, for few queries have streams
 
-            run = continuous(frames.spark, block, block.times, options)
+            run = plan_continuous(frames.spark, block, block.times, options)
         frames.put(block.name, run.frame, unshared=True)
         taken.append(PlannedBlock(block, run))
     return PlannedQuery(

@@ -87,7 +87,7 @@ class Cell:
             self.run.rows(alias) > _MOST_ROWS for alias in self._ends
         )
 
-    def streams(self, arrived: Mapping[int, Arrived], expired: Mapping[str, int]) -> Iterator[StreamFigures]:
+    def measure(self, arrived: Mapping[int, Arrived], expired: Mapping[str, int]) -> Iterator[StreamFigures]:
         """Yield the figures of each stream, after a micro-batch.
 
         ``arrived`` is what came of those that are counted here, by the stream's number; ``expired`` counts
@@ -128,7 +128,7 @@ class Cell:
                 stream = self._task.by_number[key.relation]
                 rows, self._sizes[key] = log.read(key, self._task.schema_of(stream))
                 missed.append((stream, key, rows))
-        ends = self._restore((s.alias, self._carried(s, rows, key.batch)) for s, key, rows in missed)
+        ends = self._restore((s.alias, self._carry(s, rows, key.batch)) for s, key, rows in missed)
         for end, (stream, key, rows) in zip(ends, missed, strict=True):
             self._ends[stream.alias].append((end, key.newest))
             self.restored += rows.num_rows
@@ -139,7 +139,7 @@ class Cell:
         """Take in tuples by alias whose results are out; as :meth:`ContinuousRun.restore`."""
         return self.run.restore(arrived)
 
-    def _carried(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
+    def _carry(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
         """Return tuples of the log as the eddy takes them in, which may be fewer.
 
         ``batch`` is the micro-batch that they came with.
@@ -151,7 +151,7 @@ class Cell:
         self.batch += 1
         streams = self._task.by_number
         came = [(streams[number], each) for number, each in arrived.items() if each.rows.num_rows]
-        carried = {s.alias: self._carried(s, each.rows, self.batch) for s, each in came}
+        carried = {s.alias: self._carry(s, each.rows, self.batch) for s, each in came}
         yield from self.run.extend({alias: rows for alias, rows in carried.items() if rows.num_rows})
         for stream, each in came:
             # Tuples that the eddy left out are counted as if they were the first: so none goes too early.
@@ -246,10 +246,13 @@ class Cell:
 _CELLS: OrderedDict[tuple[str, str, int], Cell] = OrderedDict()
 
 
-def query_id() -> str:
-    """Return Spark's number of the query whose task runs here, which stays over restarts; else nothing."""
+_QUERY = "sql.streaming.queryId"  # which stays over restarts
+
+
+def task_property(name: str) -> str:
+    """Return what Spark tells the task that runs here; nothing where there is none."""
     context = TaskContext.get()
-    return (context.getLocalProperty("sql.streaming.queryId") or "") if context else ""
+    return (context.getLocalProperty(name) or "") if context else ""
 
 
 def take_cell(plan: str, cell: int, head: Head) -> Cell | None:
@@ -257,7 +260,7 @@ def take_cell(plan: str, cell: int, head: Head) -> Cell | None:
 
     What is here of the query's earlier starts goes. The head is of the cell's log; a state has to lead to it.
     """
-    query = query_id()
+    query = task_property(_QUERY)
     old = [key for key in _CELLS if query and key[0] == query and key[1] != plan]
     for key in old:
         del _CELLS[key]
@@ -275,7 +278,7 @@ def keep_cell(plan: str, cell: int, state: Cell, budget: int) -> None:
     Cells kept here may take ``budget`` bytes together. This one stays whatever it takes: it was just in
     memory, and making it anew costs most.
     """
-    _CELLS[query_id(), plan, cell] = state
+    _CELLS[task_property(_QUERY), plan, cell] = state
     kept = len(_CELLS)
     while len(_CELLS) > 1 and sum(each.nbytes for each in _CELLS.values()) > budget:
         _CELLS.popitem(last=False)

@@ -24,21 +24,11 @@ from millrace.spark.types import normalise
 from millrace.spark.worker import partition_number, worker_task
 from millrace.streams.processor import CONTROL
 
-
-@dataclass(frozen=True)
-class Layout:
-    """Where a stream's columns are in the rows of all streams.
-
-    Attributes:
-        schema: Of the stream.
-        columns: The number of each column among those of the union; the first one is the tag.
-    """
-
-    schema: pa.Schema
-    columns: tuple[int, ...]
+Layout = tuple[pa.Schema, list[int]]
+"""A stream's columns, and their numbers among those of the union, of which the first is the tag."""
 
 
-def tagged_union(
+def unite_streams(
     streams: Mapping[int, DataFrame], schemas: Mapping[int, pa.Schema]
 ) -> tuple[DataFrame, dict[int, Layout]]:
     """Return streams as one, and the layout of each, by tag; each column is in the next slot of its type.
@@ -56,7 +46,7 @@ def tagged_union(
         sides.append(frame.toDF(*own[tag]).select(sf.lit(tag).alias("tag"), "*"))
     union = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), sides)
     places = {name: place for place, name in enumerate(union.columns)}
-    return union, {tag: Layout(schemas[tag], tuple(places[name] for name in own[tag])) for tag in own}
+    return union, {tag: (schemas[tag], [places[name] for name in own[tag]]) for tag in own}
 
 
 @dataclass(frozen=True)
@@ -86,13 +76,13 @@ class Packer:
         for batch in batches:
             tags = batch.column(0).to_numpy()
             for start, end in pairwise(np.flatnonzero(np.diff(tags, prepend=-1, append=-1)).tolist()):
-                layout = self.layouts[tag := int(tags[start])]
-                rows = normalise(batch.slice(start, end - start).select(list(layout.columns)), layout.schema)
-                yield from map(self._keyed, writers[tag].add(rows))
+                schema, columns = self.layouts[tag := int(tags[start])]
+                rows = normalise(batch.slice(start, end - start).select(columns), schema)
+                yield from map(self._set_keys, writers[tag].add(rows))
         for writer in writers.values():
-            yield from map(self._keyed, writer.finish())
+            yield from map(self._set_keys, writer.finish())
 
-    def _keyed(self, blocks: pa.RecordBatch) -> pa.RecordBatch:
+    def _set_keys(self, blocks: pa.RecordBatch) -> pa.RecordBatch:
         """Return blocks with Spark's keys for the numbers of cells."""
         keys = np.array(self.keys, np.int32)[blocks.column("cell").to_numpy()]
         return pa.RecordBatch.from_arrays([pa.array(keys), *blocks.columns[1:]], schema=BLOCK_SCHEMA)

@@ -45,7 +45,7 @@ from millrace.spark.session import SessionConf, default_parallelism, shuffle_par
 from millrace.spark.streaming import refuse_endless
 from millrace.spark.task_inputs import TaskInput, read_beside_stream
 from millrace.spark.types import spark_schema
-from millrace.streams.dataflow import Packer, Unpacker, tagged_union
+from millrace.streams.dataflow import Packer, Unpacker, unite_streams
 from millrace.streams.processor import OUTPUT, CellProcessor
 from millrace.streams.retention import WATERMARK, EventTimes, retention
 from millrace.streams.task import ContinuousJoin, Stream
@@ -68,20 +68,20 @@ class Dealt:
     task: ContinuousJoin
     cube: Cube
     keys: tuple[int, ...]
-    sides: tuple[DataFrame, ...]
+    blocks: DataFrame
 
-    def run(self, processor: StatefulProcessor, schema: pa.Schema, result: StructType) -> DataFrame:
-        """Return what the cells give out; ``schema`` is of its blocks, ``result`` is the same for Spark."""
+    def run(self, processor: StatefulProcessor, *sides: DataFrame) -> DataFrame:
+        """Return what the cells give out: rows of ``OUTPUT``; ``sides`` are further sources of theirs."""
         worked = (
-            reduce(DataFrame.union, self.sides)
+            reduce(DataFrame.union, sides, self.blocks)
             .groupBy("cell")
             .transformWithStateInPandas(processor, OUTPUT, "Append", "EventTime")
         )
         lines = sf.concat_ws(SEPARATOR, sf.collect_list("cells")).alias("cells")
-        return worked.observe(self.task.name, lines).mapInArrow(Unpacker(schema), result)
+        return worked.observe(self.task.name, lines)
 
 
-def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Options) -> PreparedBlock:
+def plan_continuous(spark: SparkSession, block: Block, times: EventTimes, options: Options) -> PreparedBlock:
     """Return a block over streams as a streaming DataFrame; nothing runs yet.
 
     Takes and raises what :func:`deal` and, with lookup tables, :func:`millrace.spark.execute.execute` do.
@@ -91,14 +91,14 @@ def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Op
     lower = block if above is None else replace(block, join=below, result=None)
     dealt = deal(spark, lower, times, options)
     task = dealt.task
-    columns = without_watermark(lower.result or spark_schema(lower.schema))
-    frame = dealt.run(CellProcessor(task, dealt.keys), task.join.output_schema, columns)
+    columns = drop_watermark(lower.result or spark_schema(lower.schema))
+    frame = dealt.run(CellProcessor(task, dealt.keys)).mapInArrow(Unpacker(task.join.output_schema), columns)
     plan = _show(lower, task, dealt.cube)
     if above is None:
         return PreparedBlock(task.name, frame, plan, refuse_endless)
     inputs = {r.alias: block.inputs[r.alias] for r in above.relations if r.alias != JOINED}
     inputs[JOINED] = FrameInput(frame)
-    result = None if block.result is None else without_watermark(block.result)
+    result = None if block.result is None else drop_watermark(block.result)
     upper = execute(spark, replace(block, join=above, inputs=inputs, result=result, stream=JOINED), options)
     return replace(upper, name=task.name, plan=f"{plan}\n{upper.plan}", reports=None)
 
@@ -162,7 +162,7 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
         options = replace(options, architecture="stems")
     keeps = retention(list(times.columns), times.bounds, times.preserved)
     aliases = block.join.aliases
-    cells = _cells(spark, options)
+    cells = _count_cells(spark, options)
     weights = [1.0 if alias in times.columns else 0.0 for alias in aliases]
     # Every cell has the tables whole, those of left joins too.
     joined = JoinSpec(block.join.relations, block.join.equalities)
@@ -170,13 +170,13 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
     cube = choose_cube(joined, weights, cells, fixed)
     if times.preserved is not None:  # a tuple is in one cell, and so are all of its matches; with nulls too
         cube = Cube(tuple(replace(axis, nulls=True) for axis in cube.axes))
-    keys = _keys(spark, cells)[: cube.cells]
+    keys = _choose_keys(spark, cells)[: cube.cells]
     streams, frames = [], {}
     for number, alias in enumerate(aliases):
         if (time := times.columns.get(alias)) is not None:
             given = block.inputs[alias]
             assert isinstance(given, FrameInput), "streams are DataFrames"
-            counted = _counted(cube, number)
+            counted = _find_counting_cells(cube, number)
             streams.append(Stream(alias, number, time, keeps[alias], counted, given.computed))
             frames[number] = given.frame
     task = ContinuousJoin(
@@ -189,11 +189,11 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
         cube.axes,
         times.preserved,
     )
-    together, layouts = tagged_union(frames, {s.number: task.schema_of(s) for s in streams})
+    together, layouts = unite_streams(frames, {s.number: task.schema_of(s) for s in streams})
     tasks = max(cells, default_parallelism(spark))
     packer = Packer(layouts, cube, options.block_bytes, keys)
     packed = together.coalesce(tasks).mapInArrow(packer, spark_schema(BLOCK_SCHEMA))
-    return Dealt(task, cube, keys, (packed,))
+    return Dealt(task, cube, keys, packed)
 
 
 def _check_provider(spark: SparkSession) -> None:
@@ -208,7 +208,7 @@ def _check_provider(spark: SparkSession) -> None:
         )
 
 
-def _cells(spark: SparkSession, options: Options) -> int:
+def _count_cells(spark: SparkSession, options: Options) -> int:
     """Return the number of cells: one for each partition of Spark's state."""
     partitions = shuffle_partitions(spark)
     cores = default_parallelism(spark)
@@ -223,7 +223,7 @@ def _cells(spark: SparkSession, options: Options) -> int:
     return min(partitions, options.cells or partitions)
 
 
-def _keys(spark: SparkSession, cells: int) -> tuple[int, ...]:
+def _choose_keys(spark: SparkSession, cells: int) -> tuple[int, ...]:
     """Return for each cell the least number that Spark's hash sends to the partition of that number."""
     place = sf.expr(f"pmod(hash(CAST(id AS INT)), {cells})").alias("place")
     # Of so many none is missed: with a chance of exp(-64) for each cell.
@@ -231,7 +231,7 @@ def _keys(spark: SparkSession, cells: int) -> tuple[int, ...]:
     return tuple(int(row["key"]) for row in sorted(keys.collect()))
 
 
-def _counted(cube: Cube, number: int) -> frozenset[int]:
+def _find_counting_cells(cube: Cube, number: int) -> frozenset[int]:
     """Return the cells with coordinate 0 wherever a relation has none: one of those each tuple goes to."""
     others = [
         (stride, axis.share)
@@ -253,7 +253,7 @@ def _read(block: Block, alias: str) -> TaskInput:
         raise InputError(str(error)) from None  # of a LEFT join, which Spark has rows for
 
 
-def without_watermark(schema: StructType) -> StructType:
+def drop_watermark(schema: StructType) -> StructType:
     """Return columns without watermarks: a result may be older than those of its streams."""
     copied = deepcopy(schema)
     for field in copied.fields:

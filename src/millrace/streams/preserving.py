@@ -34,7 +34,7 @@ class PreservingCell(Cell):
     def __init__(self, task: ContinuousJoin, lessons: str | None = None) -> None:
         assert task.preserved is not None
         self._alias = task.preserved
-        super().__init__(task, run=replace(task, join=_numbered(task)).run(lessons))
+        super().__init__(task, run=replace(task, join=_number_rows(task)).run(lessons))
         sources = (column.source for column in task.join.output)
         self._kept = [ROW, *dict.fromkeys(ref.column for ref in sources if ref.relation == self._alias)]
         self._came = 0
@@ -63,7 +63,7 @@ class PreservingCell(Cell):
             ends.append(self.run.rows(alias))
         return ends
 
-    def _carried(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
+    def _carry(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
         rows = self._task.complete(stream, rows)
         if stream.alias != self._alias:
             return rows
@@ -98,13 +98,13 @@ class PreservingCell(Cell):
         for rows in waiting:
             start, end = end, end + rows.num_rows
             if gone[start:end].any():
-                yield self._widened(rows.filter(pa.array(gone[start:end])))
+                yield self._widen(rows.filter(pa.array(gone[start:end])))
             if stay[start:end].any():
                 whole = stay[start:end].all()
                 self._waiting.append(rows if whole else rows.filter(pa.array(stay[start:end])))
         self._numbers, self._due, self._is_alone = self._numbers[stay], self._due[stay], self._is_alone[stay]
 
-    def _widened(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _widen(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return tuples with nulls for the other stream."""
         schema = self._task.join.output_schema
         columns = [
@@ -122,7 +122,7 @@ class PreservingCell(Cell):
         return min((due for due in dues if due is not None), default=None)
 
 
-def _numbered(task: ContinuousJoin) -> JoinSpec:
+def _number_rows(task: ContinuousJoin) -> JoinSpec:
     """Return the join with the numbers of the preserved stream's tuples as the last column of results."""
     join = task.join
     field = pa.field(ROW, pa.int64())

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from millrace.errors import StateError
 from millrace.reports.micro_batch import encode_cell
 from millrace.spark.exchange import NOTHING
-from millrace.spark.worker import acknowledge, keep_modules
+from millrace.spark.worker import acknowledge, keep_modules, worker_task
 from millrace.streams.arrivals import Arrived, sort_arrivals
 from millrace.streams.block_log import LESSONS, Head, Log
 from millrace.streams.cell import Cell, keep_cell, take_cell
@@ -57,6 +57,7 @@ class CellProcessor(StatefulProcessor):
         self._handle = handle
         self._log = Log(handle)
 
+    @worker_task
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
@@ -71,6 +72,7 @@ class CellProcessor(StatefulProcessor):
             return
         yield from self._work(self._cells[key[0]], blocks, timerValues.getCurrentWatermarkInMs())
 
+    @worker_task
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         """Tell a cell that gets no tuples of the watermark, and evict from it."""
         yield from self._work(self._cells[key[0]], {}, timerValues.getCurrentWatermarkInMs())
@@ -107,11 +109,11 @@ class CellProcessor(StatefulProcessor):
         rebuilt, before = cell is not kept and head.batch >= 0, cell.restored  # it has worked before
         del kept  # the memory of one that does not go on
         cell.catch_up(log, head)
-        came = self._arrived(blocks, head.watermark)
+        came = self._sort_arrived(blocks, head.watermark)
         results = 0
         for batch in chain(cell.extend(came), cell.give_up(watermark)):
-            results += self._counted(batch)
-            yield _row(block=batch.serialize().to_pybytes())
+            results += self._count_results(batch)
+            yield _make_row(block=batch.serialize().to_pybytes())
         # Nothing that is given out depends on what follows.
         expired = cell.commit(log, watermark)
         counted = {n: each for n, each in came.items() if number in task.by_number[n].counted}
@@ -133,7 +135,7 @@ class CellProcessor(StatefulProcessor):
         )
         keep_cell(task.name, number, cell, task.options.memory_budget or _MEMORY)
         line = encode_cell(
-            cell.streams(counted, expired),
+            cell.measure(counted, expired),
             cell.run.take_orders(),
             results=results,
             bytes=cell.nbytes,
@@ -141,9 +143,9 @@ class CellProcessor(StatefulProcessor):
             rebuilt=int(rebuilt),
             worked=time.perf_counter() - began,
         )
-        yield _row(cells=line)
+        yield _make_row(cells=line)
 
-    def _counted(self, batch: pa.RecordBatch) -> int:
+    def _count_results(self, batch: pa.RecordBatch) -> int:
         """Return how many results a cell gives out with a batch."""
         return int(batch.num_rows)
 
@@ -152,7 +154,7 @@ class CellProcessor(StatefulProcessor):
         kind = Cell if self._task.preserved is None else PreservingCell
         return kept or kind(self._task, self._log.text(LESSONS))
 
-    def _arrived(self, blocks: Blocks, watermark: int) -> dict[int, Arrived]:
+    def _sort_arrived(self, blocks: Blocks, watermark: int) -> dict[int, Arrived]:
         """Return what is in time, by the stream's number."""
         came = {}
         for stream in self._task.streams:
@@ -172,6 +174,6 @@ class CellProcessor(StatefulProcessor):
         return new
 
 
-def _row(block: bytes | None = None, cells: str | None = None) -> pd.DataFrame:
+def _make_row(block: bytes | None = None, cells: str | None = None) -> pd.DataFrame:
     """Return a row of ``OUTPUT``."""
     return pd.DataFrame({"block": [block], "cells": [cells]})

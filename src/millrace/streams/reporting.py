@@ -110,9 +110,6 @@ class StreamWatch(StreamingQueryListener, AbstractContextManager["StreamWatch"])
         if (batch := self._guard(micro_batch, event.progress)) is not None:
             self._guard(self._call, batch)
 
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Nothing has happened."""
-
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         run = str(event.runId)
         if self._over is not None:

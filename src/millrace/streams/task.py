@@ -86,13 +86,13 @@ class ContinuousJoin:
         """
         stored = {s.alias: self.schema_of(s) for s in self.streams}
         relations = [
-            (r.alias, _columns(stored.get(r.alias, r.schema)), r.distinct) for r in self.join.sources
+            (r.alias, _describe_columns(stored.get(r.alias, r.schema)), r.distinct) for r in self.join.sources
         ]
         edges = sorted(
-            (e.left.relation, e.left.column, e.right.relation, e.right.column, _shape(e.type))
+            (e.left.relation, e.left.column, e.right.relation, e.right.column, _describe_type(e.type))
             for e in self.join.equalities
         )
-        axes = [(a.share, a.type and _shape(a.type), a.columns, a.nulls) for a in self.axes]
+        axes = [(a.share, a.type and _describe_type(a.type), a.columns, a.nulls) for a in self.axes]
         times = [(s.alias, s.time) for s in self.streams]
         preserved: tuple[Any, ...] = ()
         if self.preserved is not None:  # by when a row has had no match it is known to be out
@@ -131,12 +131,12 @@ class ContinuousJoin:
         return ContinuousRun(join, streams, tables, self.options, warm_start=Lessons(lessons))
 
 
-def _columns(schema: pa.Schema) -> list[Any]:
-    return [(field.name, _shape(field.type)) for field in schema]
+def _describe_columns(schema: pa.Schema) -> list[Any]:
+    return [(field.name, _describe_type(field.type)) for field in schema]
 
 
-def _shape(kind: pa.DataType) -> list[Any]:
+def _describe_type(kind: pa.DataType) -> list[Any]:
     """Return a type as data: how pyarrow prints it may change with its version."""
     names = ("unit", "tz", "precision", "scale")
     inner = [kind.field(number) for number in range(kind.num_fields)]
-    return [kind.id, [str(getattr(kind, name, "")) for name in names], _columns(pa.schema(inner))]
+    return [kind.id, [str(getattr(kind, name, "")) for name in names], _describe_columns(pa.schema(inner))]

@@ -8,14 +8,17 @@ from collections import Counter
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.engine.lineage import rows_by_slot
 from millrace.engine.plan.expressions import Column, ColumnRef, Compare, InList, Literal, Or
+from millrace.options import StorageOptions
 from millrace.streams import cell as streams_cell
 from millrace.streams.hub import cell as cells
 from millrace.streams.hub.cell import CHANGES, HubProcessor
+from millrace.streams.hub.delivery import SinkFiles
 from millrace.streams.hub.query import ENVELOPE, Change, Registry, StandingQuery, decode, encode, to_text
 from tests.gate import examples
 from tests.streams.cluster import LOST, SECOND, Cluster, answer, join_of
@@ -74,22 +77,28 @@ steps = st.dictionaries(
 
 
 class HubCluster(Cluster):
-    processor = HubProcessor
+    processor = staticmethod(
+        functools.partial(HubProcessor, make=functools.partial(SinkFiles, storage=StorageOptions()))
+    )
 
     def read(self, block):
-        """Rows by query, and changes that are made."""
+        """Rows by query, and changes that are made with the queries that run since."""
         found = []
-        for query, _, rows, made in zip(*pa.ipc.read_record_batch(block, ENVELOPE).columns, strict=True):
+        for query, _, rows, _, made in zip(*pa.ipc.read_record_batch(block, ENVELOPE).columns, strict=True):
             if made.is_valid:
-                found.append(("made", made.as_py()))
+                found.append(("made", *made.as_py()))
+            if not rows.is_valid:
                 continue
             batch = pa.ipc.read_record_batch(rows.as_buffer(), SCHEMA)
             found += [(query.as_py(), *row.values()) for row in batch.to_pylist()]
         return found
 
 
-def play(given_events, changes, tries=(), *, restart=None, shuffled=False, anew=256):
-    """Run all micro-batches; returns the rows of each query, and those of each query alone."""
+def play(given_events, changes, tries=(), *, restart=None, shuffled=False, anew=256, folder=None):
+    """Run all micro-batches; returns the rows of each query, and those of each query alone.
+
+    Queries write them to a folder if there is one.
+    """
     batches, everything = cut(given_events)
     cluster = HubCluster(join_of(NAMES, WINDOW), WINDOW, anew)
     keeps = {stream.alias: stream.keeps for stream in cluster.task.streams}
@@ -105,6 +114,7 @@ def play(given_events, changes, tries=(), *, restart=None, shuffled=False, anew=
         for each in come:
             number += 1
             query, passes = query_of(number, each)
+            query = replace(query, sink=folder and f"{folder}/{number}")
             standing.append(number)
             queries[number] = {
                 "passes": passes,
@@ -114,14 +124,17 @@ def play(given_events, changes, tries=(), *, restart=None, shuffled=False, anew=
             }
             blocks.append(Change(number, tuple(standing), query))
         blocks = [(CHANGES, to_text(each).encode()) for each in blocks]
-        made += [number] if blocks else ()
+        made += [(number, *standing)] if blocks else ()
         if shuffled:
             blocks.reverse()
         if place == restart:
             cluster.restart(architecture="stairs")
         cluster.play(batch, DELAY, *(tries[place % len(tries)] if tries else ()), blocks=blocks)
     got = Counter(row for row in cluster.results if row[0] != "made")
-    assert [row[1] for row in cluster.results if row[0] == "made"] == made
+    for path in folder.glob("*/*") if folder else ():
+        got.update((int(path.parent.name), *row.values()) for row in pq.read_table(path).to_pylist())
+    assert [row[1] for row in cluster.results if row[0] == "made"] == [each[0] for each in made]
+    cluster.made = made
     place_of = {
         row[2]: place for place, batch in enumerate(batches) for rows in batch.values() for row in rows
     }
@@ -159,8 +172,9 @@ def test_each_query_has_its_own_rows(given_events, changes, tries, restart, shuf
 
     And while small blocks of the log become large ones.
     """
-    got, want, _ = play(given_events, changes, tries, restart=restart, shuffled=shuffled, anew=anew)
+    got, want, cluster = play(given_events, changes, tries, restart=restart, shuffled=shuffled, anew=anew)
     assert got == want
+    assert [row[1:] for row in cluster.results if row[0] == "made"] == cluster.made
 
 
 STEADY = [(NAMES[i % 3], i % 2, i % (DELAY + 1), i % 2 == 0) for i in range(120)]
@@ -211,7 +225,7 @@ def test_changes_commute(order, batches):
     registry = Registry()
     for batch in (*range(4), *range(4)):
         now = [changes[place] for place, when in zip(order, batches, strict=True) if when == batch]
-        registry = decode(encode(registry.after(now, batch, 0)))
+        registry = decode(encode(registry.apply(now, batch, 0)))
     assert sorted((each.query for each in registry.queries), key=lambda query: query.id) == [came[1], came[3]]
     assert registry.newest.number == 7
 
@@ -227,22 +241,40 @@ def test_what_was_learned_survives_a_restart(monkeypatch):
     assert all(known) and begun == known
 
 
+def test_files_have_the_rows_of_their_queries(tmp_path):
+    """One in each micro-batch that has some."""
+    changes, want = steady()
+    got, _, cluster = play(STEADY, changes, restart=15, anew=2, folder=tmp_path)
+    assert got == want
+    assert sum(each["results"] for each in cluster.rows) == want.total()
+
+
+@pytest.mark.broken_rule
+def test_files_that_take_each_others_names_are_caught(monkeypatch, tmp_path):
+    """A name is of one micro-batch."""
+    changes, want = steady()
+    one = functools.partial(HubProcessor, make=lambda _: SinkFiles("0.parquet", StorageOptions()))
+    monkeypatch.setattr(HubCluster, "processor", staticmethod(one))
+    got, _, _ = play(STEADY, changes, anew=2, folder=tmp_path)
+    assert got < want
+
+
 RULES = {
     "a result's lineage is that of one component": lambda m: m.setattr(
         cells, "rows_by_slot", lambda rows, aliases, wanted: rows_by_slot(rows, aliases[:1], wanted)
     ),
-    "old tuples pass for new ones": lambda m: m.setattr(cells, "_outside", lambda *_: slice(0)),
-    "new queries see nothing old": lambda m: m.setattr(cells, "_outside", lambda *_: slice(None)),
-    "new queries do not probe": lambda m: m.setattr(cells.HubCell, "_of_window", lambda *_: iter(())),
+    "old tuples pass for new ones": lambda m: m.setattr(cells, "_find_unseen", lambda *_: slice(0)),
+    "new queries see nothing old": lambda m: m.setattr(cells, "_find_unseen", lambda *_: slice(None)),
+    "new queries do not probe": lambda m: m.setattr(cells.HubCell, "_probe_window", lambda *_: iter(())),
     "old and new tuples are one block": lambda m: m.setattr(cells.HubCell, "_distinguish", lambda *_: 0),
-    "queries do not go": lambda m: m.setattr(Registry, "after", _without_removal),
+    "queries do not go": lambda m: m.setattr(Registry, "apply", _without_removal),
 }
-_after = Registry.after
+_apply = Registry.apply
 
 
 def _without_removal(self, changes, *given):
     stand = {*self.newest.stand}
-    return _after(self, [replace(each, stand=tuple({*stand, *each.stand})) for each in changes], *given)
+    return _apply(self, [replace(each, stand=tuple({*stand, *each.stand})) for each in changes], *given)
 
 
 @functools.cache
@@ -275,7 +307,7 @@ def test_broken_rules_are_caught(monkeypatch, rule):
 @pytest.mark.broken_rule
 def test_a_bit_that_was_anothers_has_state_made_anew(monkeypatch):
     """Tuples carry the bits of queries that have gone; here the next query gets the same one at once."""
-    monkeypatch.setattr(Registry, "after", lambda self, *given: _after(replace(self, last=-1), *given))
+    monkeypatch.setattr(Registry, "apply", lambda self, *given: _apply(replace(self, last=-1), *given))
     changes = {p: ([("all", "a", 0, "now")], 0) for p in range(10, 50, 5)}
     got, want, _ = play(STEADY, changes)
     assert got == want and len(want) > 20

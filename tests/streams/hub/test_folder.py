@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from millrace.engine.plan.expressions import ColumnRef
 from millrace.errors import InputError, StateError
 from millrace.options import StorageOptions
 from millrace.parquet import store as stores
-from millrace.streams.hub.delivery import Deliver, Write
+from millrace.streams.hub.delivery import SinkFiles, deliver
 from millrace.streams.hub.folder import Folder, locate_writable
 from millrace.streams.hub.query import ENVELOPE, Change, StandingQuery
 from tests.spark.test_object_stores import Server
@@ -31,6 +32,10 @@ def came(number: int, stand=None, **more) -> Change:
     return Change(number, tuple(range(1, number + 1)) if stand is None else stand, query)
 
 
+def rows_of(*numbers: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(numbers, pa.int64())})
+
+
 def begun(path, storage=DISKS) -> Folder:
     folder = Folder(path, storage)
     folder.begin(JOIN)
@@ -39,20 +44,29 @@ def begun(path, storage=DISKS) -> Folder:
 
 @pytest.mark.parametrize("left", ["", '{"is": "Ch'])
 def test_a_damaged_change_is_none(tmp_path, left):
-    """A power failure left it so; the hub goes on without it, and so do its cells."""
-    folder = begun(tmp_path)
+    """A power failure left it so; the hub goes on without it, and so do its cells.
+
+    Nobody takes a query for running that does not: neither who has read the file before, nor who cannot.
+    """
+    folder = before = begun(tmp_path)
     folder.write(came(1))
     folder.write(came(2))
+    before.read()
     (tmp_path / "changes" / "00000002.json").write_text(left)
     folder = begun(tmp_path)
     assert folder.next() == 3
     folder.write(came(3))
     assert [each.name for each in folder.queries()] == ["q1", "q3"]
-    folder.note_made(3)
+    folder.note_made(3, 1, 3)
+    assert [each.state for each in before.queries()] == ["running", "waiting", "running"]
     (tmp_path / "made.json").write_text(left)
     assert [each.state for each in folder.queries()] == ["waiting"] * 2
-    folder.note_made(3)
+    (tmp_path / "made.json").write_text('{"newest": 3}')  # of an earlier version
     assert [each.state for each in begun(tmp_path).queries()] == ["running"] * 2
+    folder.write(Change(4, (3,)))
+    folder.note_made(4, 3)
+    (tmp_path / "changes" / "00000004.json").write_text(left)
+    assert {each.name: each.state for each in begun(tmp_path).queries()} == {"q1": "waiting", "q3": "running"}
 
 
 @pytest.mark.parametrize("damage", ["damaged", "missing"])
@@ -83,7 +97,7 @@ def test_a_folder_that_has_lost_changes_is_refused(tmp_path):
     """Cells have read them, so others would never come under their numbers."""
     folder = begun(tmp_path)
     folder.write(came(1))
-    folder.note_made(1)
+    folder.note_made(1, 1)
     (tmp_path / "changes" / "00000001.json").unlink()
     with pytest.raises(StateError, match=r"00000001\.json is missing: .* up to 1, .*restore it"):
         begun(tmp_path).queries()
@@ -170,8 +184,8 @@ def test_who_reads_late_sees_the_same_queries(tmp_path_factory, given_steps):
     for what, who, which in given_steps:
         folder = everyone[who]
         if what == "make":
-            folder.note_made(number)
             states = {each: "running" for each, state in states.items() if state != "leaving"}
+            folder.note_made(number, *states)
             continue
         number += 1
         assert folder.next() == number
@@ -189,45 +203,59 @@ def test_who_reads_late_sees_the_same_queries(tmp_path_factory, given_steps):
 
 
 class Rows:
-    """The results of a micro-batch, without Spark."""
+    """What cells give out in a micro-batch, without Spark."""
 
-    schema = None
+    def __init__(self, *rows):
+        block = pa.RecordBatch.from_pylist(rows, ENVELOPE).serialize().to_pybytes()
+        self.table = pa.table({"block": pa.array([block, None]), "cells": [None, "{}"]})
 
-    def __init__(self, *batches):
-        self.batches = batches
-
-    def mapInArrow(self, function, schema):  # Spark's name
-        return Rows(*function(iter(self.batches)))
-
-    def toArrow(self):
-        return pa.Table.from_batches(self.batches, ENVELOPE)
+    def toArrow(self):  # Spark's name
+        return self.table
 
 
-def test_a_query_whose_sink_fails_can_leave(tmp_path, caplog):
-    """Its last rows are lost, and the others go on; while it stands, its sink ends the hub."""
-    (tmp_path / "file").touch()
-    folder = begun(tmp_path / "hub")
-    folder.write(came(1, sink=f"{tmp_path}/file/out"))
-    folder.write(came(2))
-    folder.write(came(3, sink=f"{tmp_path}/out"))
-    block = pa.record_batch({"n": pa.array([7])}).serialize().to_pybytes()
-    rows = Rows(pa.RecordBatch.from_pylist([{"query": n, "block": block} for n in (1, 2, 3)], ENVELOPE))
-    given = []
+def test_a_query_whose_function_fails_can_leave(tmp_path, caplog):
+    """Its last rows are lost, and the others go on; while it stands, its function ends the hub."""
+    folder = begun(tmp_path)
+    for number in (1, 2, 3):
+        folder.write(came(number))
+    blocks = [{"query": n, "rows": 1, "block": rows_of(n).serialize().to_pybytes()} for n in (3, 2)]
+    rows, given = Rows({"made": [3, 1, 2, 3]}, {"query": 1, "lost": "the disk is full"}, *blocks), []
 
-    def sink(table, batch):
+    def fail(table, batch):
         given.append(table.to_pylist())
         raise ValueError("the sink is full")
 
-    deliver = Deliver(folder, {2: sink})
-    with pytest.raises(InputError, match=r"cannot write .*file"):
-        deliver(rows, 0)
-    folder.write(Change(4, (2, 3)))
+    functions = {2: fail, 3: lambda table, batch: given.append(table.to_pylist())}
     with pytest.raises(ValueError, match=r"^the sink is full$"):
-        deliver(rows, 0)
-    folder.write(Change(5, (3,)))
-    deliver(rows, 0)
-    assert given == [[{"n": 7}]] * 2 and pq.read_table(tmp_path / "out")["n"].to_pylist() == [7]
-    assert [record.args for record in caplog.records] == [("q1",), ("q1",), ("q2",)]
+        deliver(rows, 0, folder, functions)
+    assert [each.state for each in folder.queries()] == ["running"] * 3
+    folder.write(Change(4, (3,)))
+    deliver(rows, 0, folder, functions)
+    assert given == [[{"n": 2}], [{"n": 2}], [{"n": 3}]]
+    lost = ("q1", "the disk is full")
+    assert [record.args for record in caplog.records] == [lost, lost, ("q2", "the sink is full")]
+
+
+@pytest.mark.parametrize("sink", ["file/out", "taken"])
+def test_a_query_whose_folder_fails_can_leave(tmp_path, sink):
+    """Its last rows are lost, and the others have theirs; while it stands, its folder ends the hub."""
+    (tmp_path / "file").touch()
+    (tmp_path / "taken" / "7.parquet").mkdir(parents=True)  # so the file gets no name
+    failing, other = (came(n, sink=f"{tmp_path}/{name}").query for n, name in ((1, sink), (2, "out")))
+
+    def write(*leaving):
+        with SinkFiles("7.parquet", DISKS, leaving) as files:
+            for query in (other, failing, other, failing):
+                files.write(query, rows_of(7))
+            files.finish()
+        return files.lost
+
+    with pytest.raises(InputError, match=r"cannot write .*(file|taken)"):
+        write()
+    (lost,) = write(1).items()
+    assert lost[0] == 1 and lost[1].startswith("cannot write")
+    assert pq.read_table(tmp_path / "out")["n"].to_pylist() == [7, 7]
+    assert not [*tmp_path.rglob(".*")]
 
 
 def test_an_object_store_has_all_of_it():
@@ -238,23 +266,15 @@ def test_an_object_store_has_all_of_it():
         folder = begun("s3://shop/hubs/one", storage)
         folder.write(came(1, sink="s3://shop/out"))
         folder.write(Change(folder.next()))
-        folder.note_made(1)
+        folder.note_made(1, 1)
         query = replace(came(1, sink="s3://shop/out").query, state="leaving")
         assert folder.queries() == begun("s3://shop/hubs/one", storage).queries() == [query]
-        files = {1: query}
-
-        def rows(*numbers):
-            block = pa.record_batch({"n": pa.array(numbers, pa.int64())}).serialize().to_pybytes()
-            return pa.RecordBatch.from_pylist([{"query": 1, "block": block}, {"query": 2}], ENVELOPE)
-
-        def cut():
-            yield rows(4)
+        with SinkFiles("7.parquet", storage) as files:
+            files.write(query, rows_of(1, 2))
+            files.write(query, rows_of(3))
+        with suppress(RuntimeError), SinkFiles("8.parquet", storage) as files:
+            files.write(query, rows_of(4))
             raise RuntimeError
-
-        others = list(Write(files, storage, 7)(iter([rows(1, 2), rows(3)])))
-        assert [each.column("query").to_pylist() for each in others] == [[2], [2]]
-        with pytest.raises(RuntimeError):
-            list(Write(files, storage, 8)(cut()))
         table = pq.read_table("shop/out", filesystem=server.files)
         assert table["n"].to_pylist() == [1, 2, 3]
         with pytest.raises(InputError, match=r"cannot write s3://none/hub.*no bucket 'none'"):

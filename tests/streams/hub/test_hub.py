@@ -16,7 +16,6 @@ import millrace
 from millrace.api import hub as api
 from millrace.errors import InputError, StateError
 from millrace.options import StorageOptions
-from millrace.streams.hub import delivery
 from millrace.streams.hub.cell import HubProcessor
 from millrace.streams.hub.folder import Folder
 from millrace.streams.hub.query import Change
@@ -181,8 +180,7 @@ def test_crashes_lose_and_double_nothing_while_queries_come_and_go(streaming, tm
         crashes.mkdir()
         if point is not None:
             (crashes / point).touch()
-        monkeypatch.setattr(api, "HubProcessor", crashing(str(crashes / "rows"), number))
-        monkeypatch.setattr(delivery, "Write", dying(str(crashes / "file"), number))
+        monkeypatch.setattr(api, "HubProcessor", crashing(str(crashes), number))
         hub = millrace.Session(streaming, feed.tables()).hub(ON, tmp_path / "hub", sinks={"first": sink})
         if number == 0:
             hub.add("first", *QUERIES["all"], sink=sink)
@@ -205,39 +203,54 @@ def test_crashes_lose_and_double_nothing_while_queries_come_and_go(streaming, tm
         assert not any(parts), "what processes that died have left"
 
 
-def crashing(flag: str, number: int):
-    """A processor that ends its process behind the first results of a micro-batch, if there is that file."""
+def crashing(flags: str, number: int):
+    """A processor that ends its process in a micro-batch: behind its results, if there is a file "rows".
+
+    Or, if there is a file "file", before the first file has its name.
+    """
 
     class Crashing(HubProcessor):
         def _work(self, *given):
+            import pathlib
+
+            replace = pathlib.Path.replace
+
+            def end(point):
+                try:
+                    os.remove(f"{flags}/{point}")  # noqa: PTH107  # in a worker, pickled by value
+                except FileNotFoundError:
+                    return
+                os._exit(1)
+
+            is_there = int(TaskContext.get().getLocalProperty("streaming.sql.batchId")) == number
+            if is_there and os.path.exists(f"{flags}/file"):  # noqa: PTH110
+                pathlib.Path.replace = lambda *paths: end("file") or replace(*paths)
             for row in super()._work(*given):
                 yield row
-                if int(TaskContext.get().getLocalProperty("streaming.sql.batchId")) == number:
-                    try:
-                        os.remove(flag)  # noqa: PTH107  # it runs in a worker, pickled by value
-                    except FileNotFoundError:
-                        continue
-                    os._exit(1)
+                if is_there:
+                    end("rows")
 
     return Crashing
 
 
-def dying(flag: str, number: int):
-    """What writes files, in a process that ends before the first one has its name, if there is that file."""
-
-    class Dying(delivery.Write):
-        def __call__(self, batches):
-            if self.batch == number and os.path.exists(flag):  # noqa: PTH110  # pickled by value
-                import pathlib
-
-                def replace(*_):
-                    pathlib.Path(flag).unlink()
-                    os._exit(1)
-
-                pathlib.Path.replace = replace
-            return super().__call__(batches)
-
-    return Dying
+def test_a_query_whose_folder_tasks_cannot_write_can_leave(streaming, tmp_path, caplog):
+    """Its last rows are lost, which is logged; the others have theirs, and nothing more is written there."""
+    feed, folder = Feed(streaming, tmp_path, ("orders", "payments")), tmp_path / "full"
+    feed.put(60)
+    hub = millrace.Session(streaming, feed.tables()).hub(TWO, tmp_path / "hub")
+    hub.add("full", "o.k", sink=folder)
+    hub.add("good", "o.k, p.v", sink=tmp_path / "good")
+    (folder / "empty.parquet").unlink()
+    for cell in range(2):
+        (folder / f"{0:010}-{cell:05}.parquet").mkdir()
+    with pytest.raises(StreamingQueryException, match=r"cannot write .*full"):
+        hub.start(availableNow=True).awaitTermination()
+    hub.remove("full")
+    hub.start(availableNow=True).awaitTermination()
+    assert feed.rows("good") == feed.answer(f"SELECT o.k, p.v FROM {TWO}") != []
+    assert [each.name for each in hub.list()] == ["good"]
+    assert "query 'full' is removed, and its last rows are lost" in caplog.text
+    assert all(each.is_dir() for each in folder.iterdir())
 
 
 def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):

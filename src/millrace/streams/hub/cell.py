@@ -9,8 +9,9 @@ micro-batches which queries they came too early for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +33,8 @@ from millrace.engine.plan.expressions import columns_of
 from millrace.spark.worker import look_again
 from millrace.streams.arrivals import Arrived
 from millrace.streams.block_log import LESSONS, Head
-from millrace.streams.cell import Cell
+from millrace.streams.cell import Cell, task_property
+from millrace.streams.hub.delivery import SinkFiles
 from millrace.streams.hub.query import ENVELOPE, Admitted, Registry, StandingQuery, read_text, to_text
 from millrace.streams.processor import Blocks, CellProcessor
 from millrace.streams.task import ContinuousJoin, Stream
@@ -55,7 +57,8 @@ class HubCell(Cell):
             that the cell catches up from; the next micro-batch gives the results out.
 
     Attributes:
-        made: Number of the newest change, if the next micro-batch is to tell of it.
+        files: Those of the next micro-batch.
+        tells: Whether the next micro-batch is to tell which changes it has made.
     """
 
     def __init__(
@@ -66,18 +69,19 @@ class HubCell(Cell):
         super().__init__(task, run=self._join.run(lessons))
         self._used: frozenset[int] = frozenset()
         self._came, self._old = came, dict[str, list[pa.RecordBatch]]()
-        self.made: int | None = None
+        self.files: SinkFiles
+        self.tells: bool
         self._set(registry)
 
     def _set(self, registry: Registry) -> None:
         self.registry = registry
-        self._filters = {
-            alias: GroupedFilter(alias, {q.slot: q.query.of(alias) for q in registry.queries}, registry.words)
-            for alias in self._task.join.aliases
-        }
+        self._filters = {}
+        for alias in self._task.join.aliases:
+            wanted = {each.slot: each.query.select_conditions(alias) for each in registry.queries}
+            self._filters[alias] = GroupedFilter(alias, wanted, registry.words)
         self._used |= {each.slot for each in registry.queries}
 
-    def takes(self, registry: Registry) -> bool:
+    def switch(self, registry: Registry) -> bool:
         """Go over to other queries; returns False where the state has to be made anew for them.
 
         It has where a query wants tuples of the window or columns that results do not have, or the bit of one
@@ -95,12 +99,12 @@ class HubCell(Cell):
             self._set(registry)
         return fits
 
-    def _carried(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
+    def _carry(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
         rows = self._task.complete(stream, rows)
         lineage = self._filters[stream.alias].evaluate(rows)
         for each in self.registry.queries:
             if each.batch > batch:
-                outside = _outside(each, rows.column(stream.time), stream)
+                outside = _find_unseen(each, rows.column(stream.time), stream)
                 lineage[outside, each.slot // BITS] &= ~np.uint64(1 << each.slot % BITS)
         if self._came:
             bits = word_bits((each.slot for each in self._came), self.registry.words)
@@ -113,40 +117,49 @@ class HubCell(Cell):
 
     def extend(self, arrived: Mapping[int, Arrived]) -> Iterator[pa.RecordBatch]:
         """Yield the results of the next micro-batch, as rows of ``ENVELOPE``."""
-        if self.made is not None:
-            yield pa.RecordBatch.from_pylist([{"made": self.made}], ENVELOPE)
-            self.made = None
-        if self._came:
-            yield from self._of_window()
-        yield from self._divided(super().extend(arrived), self.registry.queries)
+        if self.tells:
+            made = [self.registry.newest.number, *(each.query.id for each in self.registry.queries)]
+            yield pa.RecordBatch.from_pylist([{"made": made}], ENVELOPE)
+        with self.files:
+            if self._came:
+                yield from self._probe_window()
+            yield from self._divide(super().extend(arrived), self.registry.queries)
+            self.files.finish()
+        if self.files.lost:
+            lost = [{"query": number, "lost": why} for number, why in self.files.lost.items()]
+            yield pa.RecordBatch.from_pylist(lost, ENVELOPE)
 
-    def _of_window(self) -> Iterator[pa.RecordBatch]:
+    def _probe_window(self) -> Iterator[pa.RecordBatch]:
         """Yield results of tuples that had all come before a query: new queries probe old data (PSoup)."""
         came, self._came = self._came, ()
         old = {alias: pa.concat_batches(rows) for alias, rows in self._old.items()}
         self._old.clear()
         wanted = {alias: rows for alias, rows in old.items() if rows.num_rows}
         if len(wanted) == len(self._task.streams):
-            yield from self._divided(self._join.run().extend(wanted), came)
+            yield from self._divide(self._join.run().extend(wanted), came)
 
-    def _divided(
+    def _divide(
         self, results: Iterator[pa.RecordBatch], queries: Sequence[Admitted]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of each query among results of the shared join."""
+        """Write the rows of each query among results of the shared join, or yield them for its function."""
         by_slot = {each.slot: each.query for each in queries}
         wanted = word_bits(by_slot, self.registry.words)
         for rows in gathered(results, _ROWS):
-            blocks = []
+            found: list[dict[str, Any]] = []
             for slot, places in rows_by_slot(rows, self._join.join.aliases, wanted):
-                block = _result(rows, by_slot[slot], places)
-                if block.num_rows:
-                    data = block.serialize().to_pybytes()
-                    blocks.append({"query": by_slot[slot].id, "rows": block.num_rows, "block": data})
-            if blocks:
-                yield pa.RecordBatch.from_pylist(blocks, ENVELOPE)
+                query = by_slot[slot]
+                own = _take_rows(rows, query, places)
+                if own.num_rows:
+                    found.append({"query": query.id, "rows": own.num_rows})
+                    if query.sink is None:
+                        found[-1]["block"] = own.serialize().to_pybytes()
+                    else:
+                        self.files.write(query, own)
+            if found:
+                yield pa.RecordBatch.from_pylist(found, ENVELOPE)
 
 
-def _outside(query: Admitted, times: pa.Array, stream: Stream) -> Array | slice:
+def _find_unseen(query: Admitted, times: pa.Array, stream: Stream) -> Array | slice:
     """Return which tuples that had come before a query it does not see."""
     if query.query.since == "now":
         return slice(None)
@@ -154,7 +167,7 @@ def _outside(query: Admitted, times: pa.Array, stream: Stream) -> Array | slice:
     return outside
 
 
-def _result(rows: pa.RecordBatch, query: StandingQuery, places: Array) -> pa.RecordBatch:
+def _take_rows(rows: pa.RecordBatch, query: StandingQuery, places: Array) -> pa.RecordBatch:
     """Return a query's rows among results of the shared join."""
     taken = pa.array(places)
     for residual in query.residuals:
@@ -168,7 +181,11 @@ def _result(rows: pa.RecordBatch, query: StandingQuery, places: Array) -> pa.Rec
 
 
 class HubProcessor(CellProcessor):
-    """Runs the cells of a hub."""
+    """Runs the cells of a hub; ``make`` returns the files of a micro-batch, which are to have a name."""
+
+    def __init__(self, task: ContinuousJoin, keys: tuple[int, ...], make: Callable[[str], SinkFiles]) -> None:
+        super().__init__(task, keys)
+        self._make_files = make
 
     def _begin(self, number: int, kept: Cell | None, head: Head, blocks: Blocks, watermark: int) -> Cell:
         """Return the cell for the queries of the next micro-batch."""
@@ -181,17 +198,19 @@ class HubProcessor(CellProcessor):
         changes = [change for change in map(read_text, blocks.get(CHANGES, ())) if change]
         now = head.batch + 1
         if changes:
-            registry = registry.after(changes, now, watermark)
+            registry = registry.apply(changes, now, watermark)
             self._log.put_text(_QUERIES, to_text(registry))
-        if kept is None or not kept.takes(registry):
+        if kept is None or not kept.switch(registry):
             if kept is not None:
                 look_again()
             window = [each for each in registry.queries if each.batch == now and each.query.since == "window"]
             kept = HubCell(self._task, registry, self._log.text(LESSONS), window)
-        if number == 0 and changes:
-            kept.made = registry.newest.number
+        kept.tells = number == 0 and bool(changes)
+        # Without Spark there is no number but the cell's.
+        batch = int(task_property("streaming.sql.batchId") or now)
+        kept.files = self._make_files(f"{batch:010}-{number:05}.parquet")
         return kept
 
-    def _counted(self, batch: pa.RecordBatch) -> int:
+    def _count_results(self, batch: pa.RecordBatch) -> int:
         """Return the rows of all queries."""
         return sum(batch.column("rows").drop_null().to_pylist())

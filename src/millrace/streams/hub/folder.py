@@ -2,9 +2,9 @@
 
 ``hub.json`` says what the queries share. ``changes`` has a file for each change of the queries, numbered
 in turn: it is written once and never changed, and is what the cells read. ``made.json`` has the number of
-the newest one that a micro-batch has made, and ``spark`` is Spark's checkpoint. All of them are written whole
-and nothing else is asked of where they are, so it may be an object store. One process at a time writes
-changes: on a disk another one is told so, and in a store most often.
+the newest one that a micro-batch has made, and those of the queries that run since, and ``spark`` is Spark's
+checkpoint. All of them are written whole and nothing else is asked of where they are, so it may be an object
+store. One process at a time writes changes: on a disk another one is told so, and in a store most often.
 """
 
 from __future__ import annotations
@@ -97,24 +97,26 @@ class Folder:
             number += 1
         return [*self._known.values()]
 
-    def note_made(self, number: int) -> None:
-        """Note the newest change that a micro-batch has made."""
-        self._write("made.json", json.dumps({"newest": number}))
+    def note_made(self, number: int, *queries: int) -> None:
+        """Note the newest change that a micro-batch has made, and the queries that run since."""
+        self._write("made.json", json.dumps({"newest": number, "queries": queries}))
 
     def queries(self) -> list[StandingQuery]:
         """Return the queries that stand, are to come, or are about to leave."""
-        made = (self._read("made.json") or {"newest": 0})["newest"]
+        noted = self._read("made.json") or {"newest": 0}
+        made = noted["newest"]
         changes = self.read()
         if made >= len(changes):
             raise StateError(
                 f"{self.path}/{_name(len(changes))} is missing: expected all changes up to {made}, which "
                 "cells have read; restore it"
             )
-        stand, before = set(changes[-1].stand), set(changes[made].stand)
+        # Earlier versions did not note the queries.
+        stand, run = set(changes[-1].stand), set(noted.get("queries", changes[made].stand))
         queries = []
         for number, change in enumerate(changes):
-            if change.query is not None and (number in stand or number in before or number > made):
-                state: State = "leaving" if number not in stand else "waiting" if number > made else "running"
+            if change.query is not None and (number in stand or number in run or number > made):
+                state: State = "leaving" if number not in stand else "running" if number in run else "waiting"
                 queries.append(replace(change.query, state=state))
         return queries
 

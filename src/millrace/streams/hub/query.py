@@ -2,7 +2,8 @@
 
 Queries come and go by changes. These come to a cell as tuples do, as one more source, so that a micro-batch
 that is run again has the same queries. Each says which queries stand from then on, and may bring one: so a
-change may overtake another, may come again, and one whose file is damaged never comes.
+change may overtake another, may come again, and one whose file is damaged never comes. That takes a few
+bytes for each of them; of differences alone, cells would have to know for ever which queries have gone.
 
 Queries lie in files and in checkpoints, where no pickle should. Constants are written as Arrow writes them,
 so that they come back with their types to the bit.
@@ -39,8 +40,13 @@ from millrace.engine.plan.expressions import (
 from millrace.errors import InputError
 from millrace.limits.chunk import decoded, encoded
 
-ENVELOPE = pa.schema({"query": pa.int64(), "rows": pa.int64(), "block": pa.binary(), "made": pa.int64()})
-"""What cells give out: a block of a query's rows; or the number of the newest change that is made."""
+_WHOLE = pa.int64()
+ENVELOPE = pa.schema(
+    {"query": _WHOLE, "rows": _WHOLE, "block": pa.binary(), "lost": pa.string(), "made": pa.list_(_WHOLE)}
+)
+"""What cells give out: how many rows a query has, and these in a block if they go to a function; why the last
+rows of one that leaves are lost; or the number of the newest change that is made, and behind it those of the
+queries that run."""
 
 Since = OneOf["now", "window"]
 State = OneOf["waiting", "running", "leaving"]
@@ -76,7 +82,7 @@ class StandingQuery:
     columns: tuple[ColumnRef, ...] = field(repr=False)
     schema: pa.Schema = field(repr=False)
 
-    def of(self, alias: str) -> tuple[Predicate, ...]:
+    def select_conditions(self, alias: str) -> tuple[Predicate, ...]:
         """Return its conditions over a relation alone."""
         return tuple(each for each in self.conditions if relations_of(each) == {alias})
 
@@ -138,7 +144,7 @@ class Registry:
     words: int = 1
     last: int = -1
 
-    def after(self, changes: Sequence[Change], batch: int, watermark: int) -> Registry:
+    def apply(self, changes: Sequence[Change], batch: int, watermark: int) -> Registry:
         """Return the registry after further changes, in any order; some may have come before.
 
         ``batch`` is the micro-batch that they come with; its watermark is in microseconds.
@@ -206,10 +212,10 @@ def decode(node: Any) -> Any:
             return _read(text).schema.field(0).type
         case {"is": "literal", "of": text}:
             constants = _read(text).column(0)
-            return Literal(_values(constants)[0], constants.type)
+            return Literal(_to_values(constants)[0], constants.type)
         case {"is": "list", "operand": operand, "of": text}:
             constants = _read(text).column(0)
-            return InList(decode(operand), _values(constants), constants.type)
+            return InList(decode(operand), _to_values(constants), constants.type)
         case {"is": name, **parts}:
             return _CLASSES[name](**{str(part): decode(each) for part, each in parts.items()})
         case [*nodes]:
@@ -225,7 +231,7 @@ def _read(text: str) -> pa.Table:
     return decoded(base64.b64decode(text))
 
 
-def _values(constants: pa.ChunkedArray) -> tuple[Any, ...]:
+def _to_values(constants: pa.ChunkedArray) -> tuple[Any, ...]:
     """Return constants as conditions have them: instants as numbers, for Python has none after year 9999."""
     is_instant = pa.types.is_timestamp(constants.type)
     return tuple((constants.cast(pa.int64()) if is_instant else constants).to_pylist())
