@@ -174,6 +174,22 @@ def test_an_interval_is_asked_for_once(spark, given):
     assert found.df.count() and [each.requests for each in found.lookups()] == [len(wanted)]
 
 
+@pytest.mark.parametrize("tables", ["a, b", "b, a"])
+def test_constants_are_no_condition_on_what_an_interval_is_compared_with(spark, tables):
+    """Where a lookup table needs them to be asked, what it is compared with is only checked."""
+
+    def find(low: int, high: int) -> list[dict[str, int]]:
+        return [{"t": number, "u": number + 2} for number in range(low, high + 1)]
+
+    given = {
+        name: millrace.lookup(name, "t bigint, u bigint", [], millrace.function(find), between=["t"])
+        for name in "ab"
+    }
+    where = "b.t between 3L and 6L and a.t between b.t and b.u"
+    found = query(f"select b.t, a.t as other from {tables} where {where}", spark=spark, tables=given)
+    assert sorted(map(tuple, found.df.collect())) == [(t, t + n) for t in range(3, 7) for n in range(3)]
+
+
 def test_a_left_join_asks_for_what_comes(spark, given):
     """What is joined is read once: a tuple waits for its answers, or for that there are none."""
     text = "select o.id, p.price from o left join prices p on o.sku = p.sku and p.price > 1"

@@ -49,8 +49,8 @@ class LimitOptions(TypedDict, total=False):
         batch: Keys or rows in a request, at most; 1 for lookups, 500 for a database. A predicate of kind
             ``async`` that is given it is called with lists.
         max_requests: Requests that a query may make in all, retries included; one of several pages counts
-            once. At the limit the query stops with :class:`millrace.errors.BudgetError`. Only a lookup table
-            that has a scan is asked no more, and its scan returns the rest.
+            once. At the limit the query stops with :class:`millrace.errors.BudgetError`. Only where
+            a join reads the scan of a lookup table too, it asks no more, and the scan returns the rest.
         max_cost: What all requests of a query may cost, in the unit of ``cost``, or of a model's prices. At a
             fixed price it is never exceeded. Else it is exceeded at most by what requests under way cost
             more than any before. Until one has told its cost, requests go one by one.

@@ -119,7 +119,7 @@ def in_intervals(
         first = np.searchsorted(values[here], low[key])
         found.append(order[here][first : np.searchsorted(values[here], high[key], "right")])
     sizes = list(map(len, found))
-    check_size(rows.nbytes * sum(sizes) / max(1, rows.num_rows))
+    check_size((rows.nbytes / max(1, rows.num_rows) + ends.nbytes / keys.num_rows) * sum(sizes))
     rows = rows.take(to_arrow(np.concatenate(found)))
     ends = ends.take(to_arrow(np.repeat(np.arange(keys.num_rows), sizes)))
     schema = pa.schema([*rows.schema, *ends.schema])
@@ -130,4 +130,4 @@ def check_size(nbytes: float) -> None:
     """Raise :class:`millrace.lookups.source.Refused` where rows of an answer are too large to send."""
     if nbytes > codec.LARGEST_ATTACHMENT:
         said = f"rows of {nbytes:,.0f} bytes: bind more columns, so that a key has fewer"
-        raise Refused("too large", said)
+        raise Refused("too large", f"{said}, or give a smaller batch")

@@ -266,6 +266,33 @@ def test_a_budget_that_is_spent_leaves_the_rest_to_the_scan() -> None:
         both(40, budget=5, rows=20)
 
 
+def test_an_index_that_can_never_take_over_is_not_waited_for() -> None:
+    """One has spent its budget, the other needs values of two relations, and the scan breaks off."""
+    keys = pa.array(range(20), INT)
+    tables = {
+        "a": pa.table({"x": keys, "p": keys}),
+        "c": pa.table({"y": keys, "p": keys}),
+        "t": pa.table({"x": keys, "y": keys}),
+    }
+    case = block(tables, ["a.p = c.p", "a.x = t.x", "c.y = t.y"])
+    indexes = IndexPlan(("x",), 0.5, 1, budget=3), IndexPlan(("x", "y"), 0.5, 1)
+    with pytest.raises(BudgetError, match="has failed: "):
+        run(case, {"t": Plan(False, indexes, (ScanPlan(0.3, rows=8),))}, Options(batch_size=1), chunk=1)
+
+
+def test_another_index_goes_on_where_one_has_spent_its_budget() -> None:
+    """What waits beside it is asked for there."""
+    keys = np.random.default_rng(0).permutation(100)
+    tables = {"a": pa.table({"x": pa.array(range(100), INT)}), "t": pa.table({"x": pa.array(keys, INT)})}
+    case = block(tables, ["a.x = t.x"])
+    for architecture in ("stems", "joins", "stairs"):
+        indexes = IndexPlan(("x",), 0.2, 4, budget=10), IndexPlan(("x",), 0.6, 4)
+        options = Options(batch_size=1, architecture=architecture)
+        ran = run(case, {"t": Plan(False, indexes, (ScanPlan(0.1),))}, options, chunk=1)
+        assert ran.rows == case.expected()
+        assert len(ran.indexes[1].bindings) > 5
+
+
 def cover_asked(self: IndexOrScan, queues: Any, driver: int) -> bool:
     """What an index was asked for counts as answered."""
     wanted = bound(self._matching, self._all(driver), queues.lookup.classes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -114,6 +114,26 @@ def test_a_new_eddy_begins_where_the_last_one_stopped(monkeypatch) -> None:
     wrong = find(asking(), lambda example: answer(example)[0] != example[0].expected(), settings=chosen)
     monkeypatch.undo()
     assert answer(wrong)[0] == wrong[0].expected()
+
+
+def test_whoever_leaves_early_closes_the_source(tmp_path) -> None:
+    """It is a generator, which may hold files open."""
+    case = large(2_000, 2_000, 2_000, 0.01)
+    closed = []
+
+    def read() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches["a"]
+        finally:
+            closed.append("a")
+
+    options = within(tmp_path, "hybrid", LARGE_BUDGET, 64)
+    access, _ = modules(case, {"b": asked("k"), "c": asked("j")}, clock := VirtualClock(), 64)
+    batches, source = case.batches(64), read()
+    results = run_of(case.spec, {"a": source}, options, clock=clock, access=access).run()
+    next(results)
+    results.close()
+    assert closed == ["a"]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -194,7 +194,8 @@ class Arrivals:
     def _take_over(self) -> None:
         for relation in self._scans:
             if self._is_lost(relation):
-                self.requests.take_over(relation)
+                why = "; ".join(scan.why for scan in self._scans[relation] if scan.why)
+                self.requests.take_over(relation, why)
             else:
                 self.requests.finish(relation)
 

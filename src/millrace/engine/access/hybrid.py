@@ -213,32 +213,47 @@ class IndexOrScan:
         is_busy = self.missing(relation) or any(queues.waiting or queues.rest for queues in some)
         if is_busy or relation in self._taken_over:
             return
-        for queues in some:
+        for queues in (each for each in some if each.index.spent is None):
             answers = self._stems[queues.lookup.relation].eot(queues.lookup.keys).size
             end = min(scan.wait + scan.flow for scan in self._scans[relation])
             for driver, count in queues.drivers.items():
-                left = count - answers
-                if 0 < left * _FEW <= answers and queues.index.expect(left) < end:
-                    self._taken_over.add(relation)
-                    queues.rest.append(self._all(driver))
-                    return
+                left = count - answers  # at least; what other relations asked for is among the answers
+                if left * _FEW <= answers and not self._covers(queues, driver):
+                    left = queues.drivers[driver] - answers
+                    if left * _FEW <= answers and queues.index.expect(left) < end:
+                        self._taken_over.add(relation)
+                        queues.rest.append(self._all(driver))
+                        return
 
     def stop(self, relation: int, index: MeasuredIndex, error: BudgetError) -> None:
         """Ask an index of the relation no more, for its budget is spent; another one may take over."""
+        if index.spent is not None:
+            return  # each request under way tells of it
         index.spent = error
         self._taken_over.discard(relation)
+        indexes = self._queues_of(relation)
+        others = {
+            (each.lookup.relation, each.lookup.classes): each for each in indexes if not each.index.spent
+        }
+        for queues in indexes:
+            other = others.get((queues.lookup.relation, queues.lookup.classes))
+            if queues.index is index and other is not None:
+                other.waiting.extend(queues.waiting)
 
-    def take_over(self, relation: int) -> None:
+    def take_over(self, relation: int, why: str = "") -> None:
         """No scan of the relation will return any more: ask for everything, once all of it is known.
 
+        ``why`` tells of the scans.
+
         Raises:
-            BudgetError: No index of it may be asked any more.
+            BudgetError: No index that could return all of it may be asked any more.
         """
         indexes = self._queues_of(relation)
         spent = [queues.index.spent for queues in indexes if queues.index.spent is not None]
-        if spent and len(spent) == len(indexes):
-            raise spent[0]
-        able = [each for each in indexes if each.index.spent is None and self._driver(each) is not None]
+        indexes = [queues for queues in indexes if queues.index.spent is None]
+        if spent and not any(self._drivers(queues) for queues in indexes):
+            raise BudgetError(f"{spent[0]}. What was to return the rest has failed: {why or 'it is silent'}")
+        able = [queues for queues in indexes if self._driver(queues) is not None]
         if not able or relation in self._taken_over:
             return
         # The fastest of those that have ever answered.
@@ -338,14 +353,24 @@ class IndexOrScan:
 
     def _driver(self, queues: _Queues) -> int | None:
         """Return a relation that has ended, one of whose tuples is in every result and binds the lookup."""
-        lookup = queues.lookup
-        for relation, stem in enumerate(self._stems):
-            binds = all(attribute in stem.layout.of_class for attribute in lookup.classes)
-            whole = stem.complete and stem.rows and not stem.store.first
-            alone = len(stem.roles) == 1 and len(self._stems[lookup.relation].roles) == 1
-            if relation != lookup.relation and binds and whole and alone:
+        for relation in self._drivers(queues):
+            stem = self._stems[relation]
+            if stem.complete and stem.rows and not stem.store.first:
                 return relation
         return None
+
+    def _drivers(self, queues: _Queues) -> list[int]:
+        """Return the relations one of whose tuples is in every result and binds the lookup."""
+        lookup = queues.lookup
+        if len(self._stems[lookup.relation].roles) > 1:
+            return []
+        return [
+            relation
+            for relation, stem in enumerate(self._stems)
+            if relation != lookup.relation
+            and len(stem.roles) == 1
+            and all(attribute in stem.layout.of_class for attribute in lookup.classes)
+        ]
 
     def _all(self, relation: int) -> TupleBatch:
         stem = self._stems[relation]

@@ -235,9 +235,11 @@ class AccessMethods:
             return math.inf
         asked = self.paths.lookups[lookup]
         rivals = [each.module for each in self.paths.lookups if each.relation == asked.relation]
-        fastest = min(self.indexes[module][1].latency for module in rivals)
-        own = self.indexes[asked.module][1].latency
-        return 1.0 if own <= fastest else min(2.0, own / fastest if fastest else 2.0)
+        own, indexes = self.indexes[asked.module][1], [self.indexes[module][1] for module in rivals]
+        fastest = min((index.latency for index in indexes if index.spent is None), default=0.0)
+        if own.spent is not None:
+            return 2.0
+        return 1.0 if own.latency <= fastest else min(2.0, own.latency / fastest if fastest else 2.0)
 
     def name(self, lookup: int) -> str:
         """Return what a lookup is called in reports."""

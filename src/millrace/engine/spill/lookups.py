@@ -10,7 +10,7 @@ the coordinator of a job's lookups answers without a request.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -195,7 +195,7 @@ class LookupEddies:
         batch = self._budget.batch(options.batch_size, width, steps)
         streamed = sources[division.stream] if self._scanned is None else self._join_scanned()
         # An eddy may end behind any of these, so none leads to more answers than its batches do.
-        self._source = (piece for rows in streamed for piece in sliced(rows, batch))
+        self._source = _cut(streamed, batch)
         self._options = replace(options, memory_budget=None, batch_size=batch, online=False)
         self._output = Output(asking, batch, min(BATCH_BYTES, self._budget.buffer))
         self._callers: dict[int, Caller] = {}
@@ -328,3 +328,13 @@ class CacheMonitor(StateMonitor):
             self.left = next(self._source, None)
             if self._held() > CACHED_SHARE * self._budget.state:
                 return
+
+
+def _cut(source: Iterable[pa.RecordBatch], size: int) -> Generator[pa.RecordBatch]:
+    """Yield a source's rows in batches of so many; whoever closes this closes the source."""
+    try:
+        for rows in source:
+            yield from sliced(rows, size)
+    finally:
+        if isinstance(source, Generator):
+            source.close()

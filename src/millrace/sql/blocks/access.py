@@ -105,6 +105,9 @@ def bind(
         else:
             raise Unsupported("; ".join(unbound(alias, lookups[alias]) for alias in lost))
         for spec, rows, equality in keys:
+            ends = lookups[equality.right.relation].table.indexes[0].ends
+            if any(end.name == equality.right.column for end in ends):  # each has one bound
+                plan.equalities = [each for each in plan.equalities if equality.right not in each.ends]
             plan.constants.append((spec, rows))
             plan.equalities.append(equality)
             reached.add(spec.alias)
