@@ -18,7 +18,7 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.engine.plan.evaluation import widen
 from millrace.errors import UnsupportedType
-from millrace.lookups.bindings import grouped, narrowed
+from millrace.lookups.bindings import grouped, narrow_bindings
 from millrace.lookups.rows import RowReader, check_schema
 from millrace.lookups.values import Rules, Unfit, array_of, parse, sql_name
 
@@ -323,7 +323,7 @@ def test_a_binding_fits_exactly_if_some_value_of_the_column_equals_it(data):
     """What fits is equal after widening; what does not has no equal among all values of the narrow type."""
     wide, own, name, values = data.draw(st.sampled_from(_WIDENINGS))
     drawn = pa.table({"k": pa.array(data.draw(st.lists(values, min_size=1, max_size=6)), wide)})
-    keys, fits = narrowed(drawn.to_batches()[0], pa.schema([pa.field("k", own)]))
+    keys, fits = narrow_bindings(drawn.to_batches()[0], pa.schema([pa.field("k", own)]))
     assert keys.schema.field("k").type == own
     wanted = duckdb.sql(f"SELECT coalesce(try_cast(k AS {name}) = k, false) FROM drawn").fetchall()
     assert [(bool(fit),) for fit in fits] == wanted

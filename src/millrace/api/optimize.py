@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from millrace.api.session import Session
-from millrace.engine.arrays import fixed_width
+from millrace.engine.arrays import row_bytes
 from millrace.engine.plan.expressions import And, Call, Compare, InList, Predicate as Condition
 from millrace.errors import InputError, MillraceError, PredicateError, first_line
 from millrace.options import Options
@@ -341,8 +341,7 @@ def _why_block_not(spark: SparkSession, block: Block) -> str | None:
             kept *= prod(map(_share_of, rows.filters))
         else:
             most = max(most, relations[alias].rows or 0)
-    widths = [fixed_width(field.type) or 20 for field in join.output_schema]
-    width = 0 if block.aggregate is not None or join.count_only else sum(widths)
+    width = 0 if block.aggregate is not None or join.count_only else row_bytes(join.output_schema, 20)
     if passing + most * width * kept > BYTES_A_ROW * read:
         rejected = "" if kept == 1 else f", of which conditions keep about {kept:.0%}"
         return (

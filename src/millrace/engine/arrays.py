@@ -132,6 +132,11 @@ def fixed_width(kind: pa.DataType) -> int | None:
         return None
 
 
+def row_bytes(schema: pa.Schema, varying: int) -> int:
+    """Return about how many bytes a row takes, if a value of a type without a fixed width takes so many."""
+    return sum(fixed_width(field.type) or varying for field in schema)
+
+
 def counted(rows: int) -> pa.RecordBatch:
     """Return a batch of no columns that has ``rows`` rows."""
     return pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([])))

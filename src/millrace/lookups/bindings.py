@@ -21,12 +21,14 @@ from millrace.engine.plan.evaluation import widen
 from millrace.engine.stems.bindings import BindingSet, KeyedRows
 from millrace.engine.tuples import KeyColumn, codes
 from millrace.limits import codec
-from millrace.lookups.source import Refused, ends_of
+from millrace.lookups.source import Refused, name_ends
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-def narrowed(bindings: pa.RecordBatch, keys: pa.Schema, between: str = "") -> tuple[pa.RecordBatch, Mask]:
+def narrow_bindings(
+    bindings: pa.RecordBatch, keys: pa.Schema, between: str = ""
+) -> tuple[pa.RecordBatch, Mask]:
     """Return bindings in the types of their columns, and which of them can be expressed so.
 
     The bindings have a column for each key, without nulls. The mask has shape ``(n,)``; rows of the batch
@@ -43,7 +45,7 @@ def narrowed(bindings: pa.RecordBatch, keys: pa.Schema, between: str = "") -> tu
         columns.append(own)
     narrow = pa.RecordBatch.from_arrays(columns, schema=keys)
     if between:
-        low, high = map(narrow.column, ends_of(between))
+        low, high = map(narrow.column, name_ends(between))
         fits &= pc.fill_null(pc.less_equal(low, high), False).to_numpy(zero_copy_only=False)
     return narrow, fits
 
@@ -100,7 +102,7 @@ def in_intervals(
         Refused: They share so many rows that all of them together are too large to send.
     """
     rows = rows.filter(rows.column(between).is_valid())
-    ends = keys.select([*ends_of(between)])
+    ends = keys.select([*name_ends(between)])
     own = keys.select([name for name in keys.schema.names if name not in ends.schema.names])
     groups, counts = np.zeros(keys.num_rows, np.int64), [rows.num_rows]
     if own.num_columns:

@@ -31,7 +31,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 from millrace.errors import InputError, MillraceError, SetupError, near
 from millrace.limits.secrets import NAME, Secrets
 from millrace.lookups.rows import RowReader
-from millrace.lookups.source import Refused, ends_of, shortened
+from millrace.lookups.source import Refused, name_ends, shortened
 from millrace.lookups.threads import Threads, within
 from millrace.lookups.values import Rules, Unfit
 
@@ -103,7 +103,7 @@ class DatabaseSession:
         self._dialect = self._engine.dialect.name
         self._threads = Threads(f"database {source.table}")
         bound = [name for name in columns if name in schema.names]
-        ranged = [name for name in schema.names if {*ends_of(name)} <= {*columns}]
+        ranged = [name for name in schema.names if {*name_ends(name)} <= {*columns}]
         self._bound: list[sa.ColumnClause[Any]] = [
             sa.column(source.names.get(name, name)) for name in (*bound, *ranged)
         ]

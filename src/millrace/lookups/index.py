@@ -27,7 +27,7 @@ from millrace.limits.clock import Clock
 from millrace.limits.fetcher import Connect, Fetcher, News
 from millrace.limits.request import Refused
 from millrace.limits.secrets import Secrets
-from millrace.lookups.bindings import check_size, grouped, in_intervals, narrowed
+from millrace.lookups.bindings import check_size, grouped, in_intervals, narrow_bindings
 from millrace.lookups.loop import Loop
 from millrace.lookups.table import IndexSpec
 
@@ -88,7 +88,7 @@ class LookupIndex:
     def submit(self, bindings: pa.RecordBatch) -> None:
         """Ask for bindings; those that no value of the index's columns can equal are answered at once."""
         self._pending += bindings.num_rows
-        keys, fits = narrowed(bindings, self._spec.keys, self._spec.between)
+        keys, fits = narrow_bindings(bindings, self._spec.keys, self._spec.between)
         if not fits.all():
             self._unfit.append(Answer(bindings.filter(pa.array(~fits)), self._keep(self._empty())))
         places = np.flatnonzero(fits)
@@ -179,7 +179,7 @@ class LookupIndex:
     def _nulls(self, key: bytes) -> pa.RecordBatch:
         """Return one row: the key, and nulls."""
         bindings, place = self._wanted[key][0]
-        own, _ = narrowed(bindings.slice(place, 1), self._spec.keys)
+        own, _ = narrow_bindings(bindings.slice(place, 1), self._spec.keys)
         columns = [
             own.column(field.name) if field.name in self.columns else pa.nulls(1, field.type)
             for field in self._spec.schema

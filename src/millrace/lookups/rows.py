@@ -15,7 +15,7 @@ from pyarrow import types as t
 
 from millrace.errors import InputError, UnsupportedType, near
 from millrace.lookups.paths import Getter
-from millrace.lookups.source import ends_of
+from millrace.lookups.source import name_ends
 from millrace.lookups.values import ABSENT, Rules, Unfit, array_of, read_column, shown, sql_name
 
 
@@ -164,7 +164,7 @@ def check_schema(schema: pa.Schema, bound: Sequence[str]) -> None:
             sql_name(column.type)
         except UnsupportedType as error:
             raise UnsupportedType(f"column {column.name!r}: {error}") from None
-    ends = {end for name in schema.names for end in ends_of(name)}
+    ends = {end for name in schema.names for end in name_ends(name)}
     for name in (column for column in bound if column not in ends):
         if name not in schema.names:
             raise InputError(f"the lookup binds column {name!r}, which it lacks: {near(name, schema.names)}")

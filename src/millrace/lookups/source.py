@@ -29,7 +29,7 @@ def shortened(text: str, most: int = MOST_SHOWN) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-def ends_of(column: str) -> tuple[str, str]:
+def name_ends(column: str) -> tuple[str, str]:
     """Return what the ends of a column's interval are called, among keys and in templates."""
     return f"{column}.low", f"{column}.high"
 
@@ -119,7 +119,7 @@ class Source(Protocol):
 
         Args:
             schema: The lookup's columns.
-            columns: The bind columns, and behind them the ends of intervals (:func:`ends_of`); none for a
+            columns: The bind columns, and behind them the ends of intervals (:func:`name_ends`); none for a
                 scan.
             secrets: With a value for each of ``secrets``.
 

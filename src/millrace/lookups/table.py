@@ -22,7 +22,7 @@ from millrace.engine.tuples.keys import is_key_type
 from millrace.errors import ExecutionError, InputError, OptionError, near
 from millrace.limits.registration import Registration
 from millrace.limits.secrets import Secrets
-from millrace.lookups.source import Naming, Source, ends_of
+from millrace.lookups.source import Naming, Source, name_ends
 
 OnError = Literal["fail", "skip", "null"]
 ON_ERROR: tuple[str, ...] = ("fail", "skip", "null")
@@ -65,7 +65,7 @@ class IndexSpec:
     @property
     def ends(self) -> list[pa.Field]:
         """The ends of its intervals, if it has any."""
-        return [self.schema.field(end) for end in ends_of(self.between)] if self.between else []
+        return [self.schema.field(end) for end in name_ends(self.between)] if self.between else []
 
     @property
     def answered(self) -> pa.Schema:
@@ -171,7 +171,7 @@ def table_of(
     frame, sources = _scans(where, scan)
     kept = _on_error(where, on_error), _cache(where, cache), _ttl(where, ttl, cache)
     ranged = "" if between is None else _ranged(where, between, schema, names)
-    ends = [pa.field(end, schema.field(ranged).type) for end in ends_of(ranged)] if ranged else []
+    ends = [pa.field(end, schema.field(ranged).type) for end in name_ends(ranged)] if ranged else []
     indexes = []
     for columns, source in zip(sets, _sources(where, via, sets), strict=True):
         asked = (*columns, *(end.name for end in ends))
@@ -274,7 +274,7 @@ def _ranged(where: str, between: object, schema: pa.Schema, names: dict[str, str
             f"{where} of type {kind}, which sources order in different ways; expected an integer, date or "
             "timestamp"
         )
-    if taken := [end for end in ends_of(column) if end.lower() in names]:
+    if taken := [end for end in name_ends(column) if end.lower() in names]:
         raise InputError(f"{where}, but {taken[0]!r}, an end of its intervals, is a column too; rename that")
     return column
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 
 from millrace.engine.aggregate import CHUNK
-from millrace.engine.arrays import Array, fixed_width
+from millrace.engine.arrays import Array, row_bytes
 from millrace.engine.eager import EagerAggregation
 from millrace.engine.plan.expressions import (
     Call,
@@ -666,7 +666,7 @@ def _sources(block: Block) -> list[_Source]:
     sources = []
     for n, relation in enumerate(block.join.sources):
         scan, own, total = scans[n], pruned[n], totals[n]
-        width = 8 + sum(fixed_width(field.type) or 20 for field in relation.schema)  # about Spark's estimate
+        width = 8 + row_bytes(relation.schema, 20)  # about Spark's estimate
         is_fixed = relation.distinct or n >= len(block.join.relations)
         if scan is None:
             sources.append(_Source(n, relation, None, None, Size(0, 0, None, is_fixed, is_lookup=True)))

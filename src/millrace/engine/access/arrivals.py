@@ -192,19 +192,13 @@ class Arrivals:
             self.requests.submit()
 
     def _take_over(self) -> None:
-        for relation in self._scans:
-            if self._is_lost(relation):
-                why = "; ".join(scan.why for scan in self._scans[relation] if scan.why)
-                self.requests.take_over(relation, why)
+        for relation, scans in self._scans.items():
+            if any(scan.state == "complete" for scan in scans):
+                continue
+            if all(scan.state == "broken" or scan.due() == math.inf for scan in scans):
+                self.requests.take_over(relation, "; ".join(scan.why for scan in scans if scan.why))
             else:
                 self.requests.finish(relation)
-
-    def _is_lost(self, relation: int) -> bool:
-        """Whether all scan AMs of the relation have broken off, or are silent for ever."""
-        scans = self._scans.get(relation, ())
-        if not scans or any(scan.state == "complete" for scan in scans):
-            return False
-        return all(scan.state == "broken" or scan.due() == math.inf for scan in scans)
 
     def _covered(self) -> list[Arrival]:
         """Return the EOTs of relations of which indexes have returned all there is a need for."""

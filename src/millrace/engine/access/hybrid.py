@@ -217,13 +217,14 @@ class IndexOrScan:
             answers = self._stems[queues.lookup.relation].eot(queues.lookup.keys).size
             end = min(scan.wait + scan.flow for scan in self._scans[relation])
             for driver, count in queues.drivers.items():
-                left = count - answers  # at least; what other relations asked for is among the answers
-                if left * _FEW <= answers and not self._covers(queues, driver):
-                    left = queues.drivers[driver] - answers
-                    if left * _FEW <= answers and queues.index.expect(left) < end:
-                        self._taken_over.add(relation)
-                        queues.rest.append(self._all(driver))
-                        return
+                # At least so many; what other relations asked for is among the answers, so they are counted.
+                if (count - answers) * _FEW > answers or queues.index.expect(count - answers) >= end:
+                    continue
+                left = self._count_open(queues, driver)
+                if 0 < left * _FEW <= answers and queues.index.expect(left) < end:
+                    self._taken_over.add(relation)
+                    queues.rest.append(self._all(driver))
+                    return
 
     def stop(self, relation: int, index: MeasuredIndex, error: BudgetError) -> None:
         """Ask an index of the relation no more, for its budget is spent; another one may take over."""
@@ -380,10 +381,14 @@ class IndexOrScan:
     def _covers(self, queues: _Queues, driver: int) -> bool:
         lookup = queues.lookup
         eots = self._stems[lookup.relation].eot(lookup.keys)
-        if eots.size < queues.drivers.get(driver, 1):
-            return False
+        return eots.size >= queues.drivers.get(driver, 1) and not self._count_open(queues, driver)
+
+    def _count_open(self, queues: _Queues, driver: int) -> int:
+        """Return how many bindings of a driver have no answer, and note when to look again."""
+        lookup = queues.lookup
+        eots = self._stems[lookup.relation].eot(lookup.keys)
         coded, values = bound(self._matching, self._all(driver), lookup.classes)
-        here = eots.contains(coded, values)
+        left = len(np.unique(combine_codes(coded)[~eots.contains(coded, values)]))
         # At least as many answers are needed as there are different bindings without one.
-        queues.drivers[driver] = eots.size + max(1, len(np.unique(combine_codes(coded)[~here])))
-        return bool(here.all())
+        queues.drivers[driver] = eots.size + max(1, left)
+        return left

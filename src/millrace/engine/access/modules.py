@@ -17,7 +17,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from millrace.engine.arrays import fixed_width, to_arrow
+from millrace.engine.arrays import row_bytes, to_arrow
 from millrace.engine.plan.evaluation import widen
 from millrace.engine.stems.bindings import BindingSet
 from millrace.engine.tuples import KeyColumn, codes
@@ -261,7 +261,7 @@ def _average(old: float, new: float) -> float:
 
 def expect_bytes(schema: pa.Schema) -> int:
     """Return the bytes that an answer to one binding is taken to have before the first answer."""
-    return sum(fixed_width(field.type) or _UNSEEN for field in schema)
+    return row_bytes(schema, _UNSEEN)
 
 
 def check_schema(name: str, schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.arrays import Array, fixed_width, sliced, to_arrow
+from millrace.engine.arrays import Array, row_bytes, sliced, to_arrow
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill.folder import SpillFile, SpillFolder, Stored
@@ -374,9 +374,9 @@ def index_bytes(rows: int, low: int, high: int) -> int:
     return _LINKS * rows + min(8 << (2 * rows).bit_length(), 32 * rows)
 
 
-def row_bytes(schema: pa.Schema) -> int:
+def tuple_bytes(schema: pa.Schema) -> int:
     """Return about how many bytes a tuple takes."""
-    return sum(fixed_width(field.type) or _VARIABLE for field in schema)
+    return row_bytes(schema, _VARIABLE)
 
 
 def largest(sizes: Mapping[int, float]) -> int | None:

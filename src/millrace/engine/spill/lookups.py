@@ -38,7 +38,7 @@ from millrace.engine.plan.expressions import (
 )
 from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import Equality, JoinSpec, OutputColumn, RelationSpec
-from millrace.engine.spill.context import Budget, row_bytes
+from millrace.engine.spill.context import Budget, tuple_bytes
 from millrace.engine.spill.guard import StateMonitor
 from millrace.engine.spill.spilling import SpillingEddy
 from millrace.engine.tuples import BATCH_BYTES
@@ -190,7 +190,7 @@ class LookupEddies:
             )
         self._budget = Budget(share)
         asking = division.asking
-        width = sum(row_bytes(relation.schema) for relation in asking.sources)
+        width = sum(tuple_bytes(relation.schema) for relation in asking.sources)
         steps = len(asking.sources) + len(asking.residuals)
         batch = self._budget.batch(options.batch_size, width, steps)
         streamed = sources[division.stream] if self._scanned is None else self._join_scanned()

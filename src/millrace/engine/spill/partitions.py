@@ -30,9 +30,9 @@ from millrace.engine.spill.context import (
     SpillContext,
     codes_of,
     largest,
-    row_bytes,
     sized,
     total,
+    tuple_bytes,
 )
 from millrace.engine.spill.folder import SpillFile
 from millrace.engine.spill.guard import Remainder
@@ -58,7 +58,7 @@ def widest_class(context: SpillContext) -> int | None:
     """Return the attribute class of the largest relations by estimate; None without a class."""
     relations = enumerate(context.spec.relations)
     return largest(
-        context.gains({n: (1 if r.rows is None else r.rows) * row_bytes(r.schema) for n, r in relations})
+        context.gains({n: (1 if r.rows is None else r.rows) * tuple_bytes(r.schema) for n, r in relations})
     )
 
 
@@ -71,7 +71,7 @@ def partition_count(context: SpillContext, seen: Mapping[int, ChunkStats] | None
         if relation.rows is None:
             return _USUAL
         known = context.footprint(number, (seen or {}).get(number, ChunkStats()))
-        size += max(known, 2 * relation.rows * row_bytes(relation.schema))
+        size += max(known, 2 * relation.rows * tuple_bytes(relation.schema))
     return fan_out(context, size)
 
 

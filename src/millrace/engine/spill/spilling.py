@@ -27,7 +27,7 @@ from millrace.engine.plan.graph import QueryGraph
 from millrace.engine.plan.spec import JoinSpec
 from millrace.engine.spill.algorithms import Inputs, Sources, grace, hybrid, joined, sort_merge, symmetric
 from millrace.engine.spill.beside import KEPT_SHARE, BesideSource, Part, Passes, asked_in, in_memory
-from millrace.engine.spill.context import Budget, ChunkStats, Partition, SpillContext, row_bytes
+from millrace.engine.spill.context import Budget, ChunkStats, Partition, SpillContext, tuple_bytes
 from millrace.engine.spill.folder import SpillFolder, Tally
 from millrace.engine.spill.guard import BudgetMonitor, OverBudget, Remainder
 from millrace.engine.spill.partitions import store
@@ -189,7 +189,7 @@ class SpillingEddy:
             self._kept[source.alias] = relation
             size = relation.nbytes
             budget.wait(size)
-            kept += size - relation.index.least
+            kept += size - relation.least
         budget.reserve(kept)
         if self._late:  # results wait to be written, and are copied
             budget.reserve(2 * budget.buffer)
@@ -199,7 +199,7 @@ class SpillingEddy:
         """Yield what a pass makes of the results of the one before it."""
         passes = self._passes
         carried = passes.describe(number - 1)
-        batch = self._batch_of(row_bytes(carried) + row_bytes(self._spec.relation(late.alias).schema))
+        batch = self._batch_of(tuple_bytes(carried) + tuple_bytes(self._spec.relation(late.alias).schema))
         match = self._marked if passes.is_marking(number) else partial(self._matched, batch=batch)
         for rows, parts in late.pair_up(carried, results):
             tuples = (passes.restore(piece, number) for piece in _evened(rows, batch))
@@ -349,11 +349,11 @@ class SpillingEddy:
             for number, relation in enumerate(spec.relations)
         ]
         width = sum(
-            stats[n].bytes / stats[n].rows if n in stats and stats[n].rows else row_bytes(r.schema)
+            stats[n].bytes / stats[n].rows if n in stats and stats[n].rows else tuple_bytes(r.schema)
             for n, r in enumerate(relations)
         )
         widened = [join.relation for join in spec.outer if join.relation in self._kept]
-        width += sum(row_bytes(spec.relation(alias).schema) for alias in widened)
+        width += sum(tuple_bytes(spec.relation(alias).schema) for alias in widened)
         batch = self._batch_of(width)
         in_batches: Any = cut if online else _evened  # online no tuple waits for another
         unread: dict[int, Any] = {number: in_batches(source, batch) for number, source in inputs.items()}

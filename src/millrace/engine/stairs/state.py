@@ -339,7 +339,7 @@ class StairState(JoinState):
         self.stairs.rebuild(tree, self.edge_of)
 
     def held(self) -> Held:
-        return held_by(self.stems, (stair for _, stair in self.stairs.stairs()))
+        return held_by(self.stems, (stair for _, stair in self.stairs.stairs()), self._requests.bindings)
 
     def figures(self) -> StateTotals:
         self._note_peak()

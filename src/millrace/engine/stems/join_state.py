@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from millrace.engine.eddy.operator import Operator, Work
 from millrace.engine.figures import ModuleFigures, StateFigures
-from millrace.engine.stairs.stair import STAIR
+from millrace.engine.stairs.stair import STAIR, Segment
+from millrace.engine.stems.bindings import BindingSet
 from millrace.engine.stems.stem import SteM
 from millrace.engine.tuples import RelationStore
 from millrace.engine.tuples.batch import Signature, TupleBatch
@@ -100,14 +101,12 @@ class Watch(Protocol):
         """The run may hold more than before; ``at_stasis``: none is in flight, and state is being moved."""
 
 
-def held_by(stems: Iterable[SteM], stairs: Iterable[STAIR]) -> Held:
-    """Return what SteMs and STAIRs hold; what SteMs of a self-join share counts once."""
+def held_by(stems: Iterable[SteM], stairs: Iterable[STAIR], asked: Iterable[BindingSet] = ()) -> Held:
+    """Return what SteMs, STAIRs and bindings that were asked for hold; what self-joins share counts once."""
     bases = {id(stem.store): stem for stem in stems}.values()
     segments = [segment for stair in stairs for segment in stair.segments.values()]
-    return Held(
-        sum(stem.nbytes for stem in bases) + sum(segment.nbytes for segment in segments),
-        sum(stem.least for stem in bases) + sum(segment.least for segment in segments),
-    )
+    parts: list[SteM | Segment | BindingSet] = [*bases, *segments, *asked]
+    return Held(sum(part.nbytes for part in parts), sum(part.least for part in parts))
 
 
 def bytes_in_flight(works: Iterable[Work], stores: Iterable[RelationStore]) -> int:

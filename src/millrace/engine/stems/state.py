@@ -127,10 +127,7 @@ class SteMs(JoinState):
         return self._waiting.size
 
     def held(self) -> Held:
-        held, asked = held_by(self.stems, ()), self._requests.bindings
-        return Held(
-            held.nbytes + sum(each.nbytes for each in asked), held.least + sum(each.least for each in asked)
-        )
+        return held_by(self.stems, (), self._requests.bindings)
 
     def figures(self) -> StateTotals:
         return StateTotals(tuple(stem.figures() for stem in self._bases() if stem.rows), self._peak)

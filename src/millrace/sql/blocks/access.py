@@ -24,7 +24,7 @@ from millrace.engine.plan.expressions import (
     relations_of,
 )
 from millrace.engine.plan.spec import Equality, RelationSpec
-from millrace.lookups.source import ends_of
+from millrace.lookups.source import name_ends
 from millrace.lookups.table import IndexSpec
 from millrace.spark.block import FrameInput, LookupInput, ParquetInput
 from millrace.sql.blocks.conditions import SplitConjuncts, group_connected
@@ -152,7 +152,7 @@ def _interval_ends(
             case Compare(op, left, right, kind) if op in _END and ref in (left, right):
                 if kind == index.schema.field(index.between).type:
                     place = _END[op] if left == ref else 1 - _END[op]
-                    yield ends_of(index.between)[place], right if left == ref else left
+                    yield name_ends(index.between)[place], right if left == ref else left
 
 
 def _keep_one_type(plan: AccessPlan, alias: str, lookup: Lookup) -> None:
